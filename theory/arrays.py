@@ -1,0 +1,63 @@
+"""The one door to array libraries: every formula of theory/ runs on NumPy, torch and JAX through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from array_api_compat import array_namespace
+
+Array = Any
+"""An array of any library that follows the array API standard; no usable static type exists for it."""
+
+
+def namespace(*arrays: Array) -> Any:
+    """Return the array-API namespace the given arrays share (None entries are ignored)."""
+    return array_namespace(*(a for a in arrays if a is not None))
+
+
+def logsumexp(x: Array, /, *, axis: int = -1, keepdims: bool = False) -> Array:
+    """Log of a sum of exponentials in nats; -inf where every entry is -inf, NaN where one is NaN.
+
+    Parameters
+    ----------
+    x : array, shape (..., n)
+        Logs, in nats; +inf gives +inf.
+    axis : int
+        The axis that is summed away.
+    keepdims : bool
+        Keep the summed axis with length one.
+    """
+    xp = namespace(x)
+    top = xp.max(x, axis=axis, keepdims=True)
+    # inf - inf is NaN: an infinite maximum is not subtracted, so exp gives inf (or 0) on its own
+    shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    # -inf is guarded by the sum being 0; log(0) would warn in NumPy
+    total = xp.sum(xp.exp(x - shift), axis=axis, keepdims=True)
+    out = xp.where(total > 0, xp.log(xp.where(total > 0, total, xp.ones_like(total))) + shift, top)
+    # total is NaN when an entry is: the comparison above is False and max may have dropped the NaN
+    out = xp.where(xp.isnan(total), total, out)
+    return out if keepdims else xp.squeeze(out, axis=axis)
+
+
+def log_softmax(logits: Array, /, *, axis: int = -1) -> Array:
+    """Log-probabilities of a softmax, same shape as `logits`, in nats."""
+    return logits - logsumexp(logits, axis=axis, keepdims=True)
+
+
+def masked(x: Array, mask: Array | None, fill: float) -> Array:
+    """Return `x` with `fill` where `mask` is false; whatever stands there, NaN included, is dropped."""
+    if mask is None:
+        return x
+    xp = namespace(x)
+    return xp.where(mask, x, xp.full_like(x, fill))
+
+
+def log_expm1_neg(x: Array, /) -> Array:
+    """``log(1 - exp(x))`` for ``x <= 0`` without cancellation: the log of a tail from the log of the kept mass."""
+    xp = namespace(x)
+    small = x > -0.6931471805599453  # log 2: the switch between the two stable forms (Maechler, 2012)
+    one = xp.ones_like(x)
+    near = xp.where(small, -xp.expm1(xp.where(small, x, -one)), one)
+    far = xp.where(small, one * 0, -xp.exp(xp.where(small, -one, x)))
+    tiny = xp.where(near > 0, near, one)
+    return xp.where(small, xp.where(near > 0, xp.log(tiny), -one * float("inf")), xp.log1p(far))

@@ -1,0 +1,290 @@
+r"""The correction core: every correction of the mismatch is one row of a table.
+
+One formula covers all of them. For a token `a` sampled from the engine (mu) with advantage A, the gradient in the
+logits of its prefix is
+
+.. math:: G = A \, wc_a \, (e_a - \hat q)
+
+with `wc` the clipped ratio of the row and `qhat` proportional to ``mu * wc`` when the score is centred, ``pi`` when
+it is not. A row of `CORRECTIONS` says which ratio, at which level, with which clip, and how it is centred;
+`theory.centering` turns that into constants an engine differentiates with its own autograd. The core never
+differentiates and never samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+from theory.arrays import Array, masked, namespace
+from theory.ess import response_log_ratio
+from theory.resync import FAILURE_THRESHOLD
+
+Ratio = Literal["none", "lag", "total", "batch"]
+"""none: 1; lag: pi/pi_s; total: pi/mu; batch: pi/pi_old, the trainer before this batch's first update"""
+Level = Literal["token", "sequence", "geometric"]
+"""Whose ratio a token gets: its own, its response's product, or the geometric mean over its response"""
+Clip = Literal["none", "truncate", "mask", "ppo", "second-moment"]
+"""truncate: min(w, high); mask: w inside [low, high], else 0; ppo: the gradient of min(wA, clip(w, low, high) A);
+second-moment: drop the largest log(w)^2 until the mean of the rest is <= high"""
+Center = Literal["none", "matched", "form-i", "numerics"]
+"""matched: qhat of the clipped row; form-i: the clipped weighted mean score, unnormalised; numerics: only the
+engine's part (mu - pi_s) of it"""
+PpoRef = Literal["before-batch", "synced", "engine"]
+"""What PPO's ratio refers to: the trainer before the batch, the trainer at the sync (pi_s), or the engine (mu)"""
+
+PPO_REFERENCE: Mapping[PpoRef, Ratio] = MappingProxyType(
+    {"before-batch": "batch", "synced": "lag", "engine": "total"}
+)
+
+
+class Logps(NamedTuple):
+    """Log-probabilities of the same tokens (or row entries) under the three policies, in nats, one shape."""
+
+    mu: Array
+    """Engine, as really sampled"""
+    pi_s: Array
+    """Trainer at the sampler's weights"""
+    pi: Array
+    """Trainer now"""
+    pi_old: Array | None = None
+    """Trainer before this batch's first update; None means the batch is one update, so it equals `pi`"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """One row of the corrections table (README, "Corrections")."""
+
+    cite: str
+    """Who proposed it, or which part of the theory it follows"""
+    ratio: Ratio = "none"
+    level: Level = "token"
+    clip: Clip = "none"
+    clip_on: Ratio | None = None
+    """Ratio the clip looks at; None: the one that weights (decoupled PPO clips another)"""
+    low: float = 0.0
+    """Lower edge of the clip, a ratio"""
+    high: float = math.inf
+    """Upper edge of the clip, a ratio; for second-moment the budget in nats squared"""
+    dual: float | None = None
+    """PPO only: for A < 0 a ratio above this has no gradient (dual clip; verl's default is 3)"""
+    center: Center = "none"
+    lr_power: float = 0.0
+    """The step is multiplied by ``min(1, ESS)^lr_power``; 0 leaves it alone"""
+    resync_below: float = 0.0
+    """Sync when the ESS of the lag ratio at the new weights falls below this share; 0: never"""
+    resync_level: Literal["token", "sequence"] = "token"
+
+    def __post_init__(self) -> None:
+        """Refuse rows that have no meaning; traced numbers (under jit) are taken as they are."""
+        for field, kind in (("ratio", Ratio), ("level", Level), ("clip", Clip), ("center", Center)):
+            if getattr(self, field) not in get_args(kind):
+                known = ", ".join(get_args(kind))
+                raise ValueError(f"unknown {field} {getattr(self, field)!r}; known: {known}")
+        if self.center != "none" and self.level != "token":
+            raise ValueError(
+                f"a centred correction needs level 'token', got {self.level!r}: the centre is a row of one prefix"
+            )
+        if self.center != "none" and self.clip == "second-moment":
+            raise ValueError(
+                "a centred correction needs a clip per token, got 'second-moment'; use clip='mask'"
+            )
+        low, high = self.low, self.high
+        if isinstance(low, (int, float)) and isinstance(high, (int, float)) and not 0 <= low < high:
+            raise ValueError(
+                f"a clip needs 0 <= low < high, got ({low}, {high}); to switch clipping off use clip='none'"
+            )
+        below = self.resync_below
+        if isinstance(below, (int, float)) and not 0 <= below <= 1:
+            raise ValueError(f"resync_below is an ESS share in [0, 1], got {below}; 0 switches the rule off")
+
+    @property
+    def centered(self) -> bool:
+        """Whether the gradient needs the sampler's row."""
+        return self.center != "none"
+
+    @property
+    def needs_pi_s(self) -> bool:
+        """Whether the gradient needs the trainer's log-probs at the sampler's weights."""
+        return "lag" in (self.ratio, self.clip_on) or self.center == "numerics"
+
+
+def log_ratio(ratio: Ratio, logps: Logps, /) -> Array:
+    """Log of one of the ratios, in nats; -inf where the reference has no mass (nothing is sampled there)."""
+    xp = namespace(logps.pi)
+    match ratio:
+        case "none":
+            return xp.zeros_like(logps.pi)
+        case "lag":
+            reference = logps.pi_s
+        case "total":
+            reference = logps.mu
+        case "batch":
+            if logps.pi_old is None:
+                return xp.zeros_like(logps.pi)
+            reference = logps.pi_old
+    supported = reference > -float("inf")
+    safe = xp.where(supported, reference, xp.zeros_like(reference))
+    return xp.where(supported, logps.pi - safe, xp.full_like(reference, -float("inf")))
+
+
+def _at_level(level: Level, token: Array, mask: Array | None) -> Array:
+    """Give each token the log ratio of its level."""
+    if level == "token":
+        return token
+    xp = namespace(token)
+    whole = response_log_ratio(token, mask=mask, geometric=level == "geometric")
+    return whole[..., None] + xp.zeros_like(token)
+
+
+def _within_second_moment(log_w: Array, budget: Any, mask: Array | None) -> Array:
+    """Keep the smallest log(w)^2 of the whole batch while their mean is <= budget."""
+    xp = namespace(log_w)
+    square = masked(log_w**2, mask, float("inf"))
+    flat = xp.reshape(square, (-1,))
+    order = xp.argsort(flat)
+    ordered = flat[order]
+    counted = xp.isfinite(ordered)
+    running = xp.cumulative_sum(xp.where(counted, ordered, xp.zeros_like(ordered)))
+    ones = xp.ones_like(ordered)
+    allowed = counted & (running <= budget * xp.cumulative_sum(ones))  # a prefix: its running mean only grows
+    keep = allowed[xp.argsort(order)]
+    return xp.reshape(keep, log_w.shape)
+
+
+def clipped_weight(
+    rule: Correction, logps: Logps, advantage: Array, /, *, mask: Array | None = None
+) -> Array:
+    """Weight `wc` of each token (or row entry) under a correction.
+
+    Parameters
+    ----------
+    rule : Correction
+        The row of the table.
+    logps : Logps
+        Log-probabilities, one shape (..., T); for a row of actions (..., T, K) with `advantage` (..., T, 1).
+    advantage : array
+        Broadcastable to that shape; PPO's clip depends on its sign.
+    mask : array of bool, optional
+        True at response tokens; needed where a ratio is taken over the response or the batch.
+
+    Returns
+    -------
+    array
+        Non-negative weights of the shape of `logps.pi`.
+    """
+    xp = namespace(logps.pi)
+    log_w = _at_level(rule.level, log_ratio(rule.ratio, logps), mask)
+    w = xp.exp(log_w)
+    if rule.clip == "none":
+        return w
+    log_c = log_w
+    if rule.clip_on is not None and rule.clip_on != rule.ratio:
+        log_c = _at_level(rule.level, log_ratio(rule.clip_on, logps), mask)
+    c = xp.exp(log_c)
+    zero = xp.zeros_like(w)
+    match rule.clip:
+        case "truncate":
+            return xp.where(c > rule.high, rule.high + zero, w)
+        case "mask":
+            return xp.where((c >= rule.low) & (c <= rule.high), w, zero)
+        case "ppo":
+            gains = advantage + zero >= 0
+            keep = xp.where(gains, c <= rule.high, c >= rule.low)
+            if rule.dual is not None:
+                keep = keep & (gains | (c <= rule.dual))
+            return xp.where(keep, w, zero)
+        case "second-moment":
+            return xp.where(_within_second_moment(log_c, rule.high, mask), w, zero)
+
+
+def lr_factor(rule: Correction, ess: Array, /) -> Array:
+    """Factor on the learning rate from the ESS share of the correction's own ratio (VCPO)."""
+    xp = namespace(ess)
+    return xp.minimum(ess, xp.ones_like(ess)) ** rule.lr_power
+
+
+DLC_CLIP = 5.0
+"""Truncation of the lag ratio in DLC. The articles do not fix it. See validation/LOG.md for the comparison of
+2, 5, 10, mask and ppo on both engines that this default rests on."""
+
+CORRECTIONS: Mapping[str, Correction] = MappingProxyType(
+    {
+        "pg": Correction(cite="REINFORCE on the engine's samples; PPO's first update of a batch"),
+        "is": Correction(ratio="total", cite="importance sampling, pi/mu per token"),
+        "tis": Correction(
+            ratio="total", clip="truncate", high=2.0, cite="truncated IS; Yao et al. 2025; verl default 2"
+        ),
+        "seq-is": Correction(
+            ratio="total", level="sequence", cite="importance sampling, product over the response"
+        ),
+        "sc": Correction(center="matched", cite="score centring; article 1"),
+        "is-sc": Correction(ratio="lag", center="matched", cite="lag ratio with matched centre; article 2"),
+        "mis": Correction(
+            ratio="total", clip="mask", low=0.0, high=2.0, cite="masked IS; Liu, Li et al. 2025"
+        ),
+        "icepop": Correction(ratio="total", clip="mask", low=0.5, high=5.0, cite="IcePop; bounds .5 and 5"),
+        "ppo": Correction(
+            ratio="batch", clip="ppo", low=0.8, high=1.2, dual=3.0, cite="PPO, clip .2, dual clip 3"
+        ),
+        "decoupled-ppo": Correction(
+            ratio="total", clip="ppo", clip_on="batch", low=0.8, high=1.2, cite="Hilton et al. 2021; AReaL"
+        ),
+        "m2po": Correction(
+            ratio="total", clip="second-moment", high=0.04, cite="M2PO, arXiv 2510.01161; budget .04"
+        ),
+        "vcpo": Correction(
+            ratio="total",
+            level="sequence",
+            clip="truncate",
+            high=8.0,
+            lr_power=0.5,
+            cite="VCPO, arXiv 2602.17616",
+        ),
+        "dlc": Correction(
+            ratio="lag",
+            clip="truncate",
+            high=DLC_CLIP,
+            center="matched",
+            resync_below=FAILURE_THRESHOLD,
+            cite="discrepancy-lag correction; article 1",
+        ),
+    }
+)
+
+
+def correction(name: str, /, *, ppo_ref: PpoRef | None = None, **changes: Any) -> Correction:
+    """Return a row of the table, with fields replaced where asked.
+
+    Parameters
+    ----------
+    name : str
+        A key of `CORRECTIONS`.
+    ppo_ref : {"before-batch", "synced", "engine"}, optional
+        For "ppo": what its ratio refers to. With one update per batch "before-batch" has ratio 1, so it is "pg".
+    **changes
+        Fields of `Correction`, for example ``resync_below=0.5`` on any of them.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, reference or field, naming the known ones.
+    """
+    if name not in CORRECTIONS:
+        raise ValueError(f"unknown correction {name!r}; known: {', '.join(sorted(CORRECTIONS))}")
+    row = CORRECTIONS[name]
+    if ppo_ref is not None:
+        if name != "ppo":
+            raise ValueError(f"ppo_ref belongs to the correction 'ppo', got it with {name!r}; leave it out")
+        if ppo_ref not in PPO_REFERENCE:
+            raise ValueError(f"unknown ppo_ref {ppo_ref!r}; known: {', '.join(PPO_REFERENCE)}")
+        changes["ratio"] = PPO_REFERENCE[ppo_ref]
+    unknown = sorted(set(changes) - set(Correction.__dataclass_fields__))
+    if unknown:
+        raise ValueError(
+            f"a correction has no field {unknown[0]!r}; known: {', '.join(Correction.__dataclass_fields__)}"
+        )
+    return replace(row, **changes)
