@@ -7,8 +7,8 @@ from typing import Literal, get_args
 from theory.arrays import Array, namespace
 
 Baseline = Literal["none", "global", "group", "group-std"]
-"""none: the reward; global: minus the batch mean; group: minus the mean of the samples of one prompt (GRPO without
-its scale); group-std: that, divided by the group's standard deviation (GRPO)"""
+"""none: the reward; global: minus the batch mean; group: minus the mean of the samples of one prompt (GRPO
+without its scale); group-std: that, divided by the group's standard deviation (GRPO)"""
 
 STD_FLOOR = 1e-6
 """Added to the group's standard deviation, as TRL and verl do: a group of equal rewards gets advantage 0."""

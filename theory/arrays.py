@@ -53,7 +53,7 @@ def masked(x: Array, mask: Array | None, fill: float) -> Array:
 
 
 def log_expm1_neg(x: Array, /) -> Array:
-    """``log(1 - exp(x))`` for ``x <= 0`` without cancellation: the log of a tail from the log of the kept mass."""
+    """``log(1 - exp(x))`` for ``x <= 0`` without cancellation: a tail from the kept mass."""
     xp = namespace(x)
     small = x > -0.6931471805599453  # log 2: the switch between the two stable forms (Maechler, 2012)
     one = xp.ones_like(x)

@@ -4,9 +4,10 @@ Every correction's gradient is a sum of scores, so the loss of one token is
 
 .. math:: -\Big( c_0 \log \pi(a) + \sum_k c_k \log \pi(id_k) \Big)
 
-with constants c: column 0 is the sampled token, the others are the columns of the sampler's row. The row may be
-full (K = V) or the engine's top-K; then the mass outside it is taken to have the trainer's own shape there, and
-because scores average to zero under pi, that tail folds into the K columns: no tensor over the vocabulary is needed.
+with constants c: column 0 is the sampled token, the others are the columns of the sampler's row. The row
+may be full (K = V) or the engine's top-K; then the mass outside it is taken to have the trainer's own shape
+there, and because scores average to zero under pi, that tail folds into the K columns: no tensor over the
+vocabulary is needed.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def coefficients(
     mask : array of bool, shape (..., T), optional
         True at response tokens; coefficients are 0 elsewhere.
     row : Logps, optional
-        Log-probabilities at the columns of the sampler's row, shape (..., T, K): needed by a centred correction.
-        An entry the engine cannot sample has mu = -inf.
+        Log-probabilities at the columns of the sampler's row, shape (..., T, K): needed by a centred
+        correction. An entry the engine cannot sample has mu = -inf.
     log_tail : Logps, optional
         Log of the mass each policy has outside the columns, shape (..., T); None: the row is full (K = V).
 
@@ -102,7 +103,7 @@ def coefficients(
 
 
 def surrogate(constants: Coefficients, logpi: Array, logpi_row: Array | None = None, /) -> Array:
-    """Value whose gradient is the corrected policy gradient, per token; ascend it (the loss is minus its mean).
+    """Value whose gradient is the corrected policy gradient, per token: the loss is minus its mean.
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
 r"""The correction core: every correction of the mismatch is one row of a table.
 
-One formula covers all of them. For a token `a` sampled from the engine (mu) with advantage A, the gradient in the
-logits of its prefix is
+One formula covers all of them. For a token `a` sampled from the engine (mu) with advantage A, the gradient
+in the logits of its prefix is
 
 .. math:: G = A \, wc_a \, (e_a - \hat q)
 
-with `wc` the clipped ratio of the row and `qhat` proportional to ``mu * wc`` when the score is centred, ``pi`` when
-it is not. A row of `CORRECTIONS` says which ratio, at which level, with which clip, and how it is centred;
-`theory.centering` turns that into constants an engine differentiates with its own autograd. The core never
-differentiates and never samples.
+with `wc` the clipped ratio of the row and `qhat` proportional to ``mu * wc`` when the score is centred,
+``pi`` when it is not. A row of `CORRECTIONS` says which ratio, at which level, with which clip, and how it
+is centred; `theory.centering` turns that into constants an engine differentiates with its own autograd. The
+core never differentiates and never samples.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ Ratio = Literal["none", "lag", "total", "batch"]
 Level = Literal["token", "sequence", "geometric"]
 """Whose ratio a token gets: its own, its response's product, or the geometric mean over its response"""
 Clip = Literal["none", "truncate", "mask", "ppo", "second-moment"]
-"""truncate: min(w, high); mask: w inside [low, high], else 0; ppo: the gradient of min(wA, clip(w, low, high) A);
-second-moment: drop the largest log(w)^2 until the mean of the rest is <= high"""
+"""truncate: min(w, high); mask: w inside [low, high], else 0; ppo: the gradient of
+min(wA, clip(w, low, high) A); second-moment: drop the largest log(w)^2 until the mean of the rest is
+<= high"""
 Center = Literal["none", "matched", "form-i", "numerics"]
 """matched: qhat of the clipped row; form-i: the clipped weighted mean score, unnormalised; numerics: only the
 engine's part (mu - pi_s) of it"""
 PpoRef = Literal["before-batch", "synced", "engine"]
-"""What PPO's ratio refers to: the trainer before the batch, the trainer at the sync (pi_s), or the engine (mu)"""
+"""What PPO's ratio refers to: the trainer before the batch, the trainer at the sync, or the engine"""
 
 PPO_REFERENCE: Mapping[PpoRef, Ratio] = MappingProxyType(
     {"before-batch": "batch", "synced": "lag", "engine": "total"}
@@ -86,7 +87,8 @@ class Correction:
                 raise ValueError(f"unknown {field} {getattr(self, field)!r}; known: {known}")
         if self.center != "none" and self.level != "token":
             raise ValueError(
-                f"a centred correction needs level 'token', got {self.level!r}: the centre is a row of one prefix"
+                f"a centred correction needs level 'token', got {self.level!r}: "
+                "the centre is a row of one prefix"
             )
         if self.center != "none" and self.clip == "second-moment":
             raise ValueError(
@@ -264,7 +266,8 @@ def correction(name: str, /, *, ppo_ref: PpoRef | None = None, **changes: Any) -
     name : str
         A key of `CORRECTIONS`.
     ppo_ref : {"before-batch", "synced", "engine"}, optional
-        For "ppo": what its ratio refers to. With one update per batch "before-batch" has ratio 1, so it is "pg".
+        For "ppo": what its ratio refers to. With one update per batch "before-batch" has ratio 1, so it is
+        "pg".
     **changes
         Fields of `Correction`, for example ``resync_below=0.5`` on any of them.
 

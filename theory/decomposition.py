@@ -1,7 +1,7 @@
 r"""The exact split of the sampler/trainer mismatch into engine discrepancy and policy lag.
 
-``log(mu/pi) = log(mu/pi_s) + log(pi_s/pi)`` for every token: the first term is the engine's numerics at the weights
-it holds, the second the trainer's movement since the last sync. Claim ``split``.
+``log(mu/pi) = log(mu/pi_s) + log(pi_s/pi)`` for every token: the first term is the engine's numerics at the
+weights it holds, the second the trainer's movement since the last sync. Claim ``split``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def split(logmu: Array, logpi_s: Array, logpi: Array, /) -> Split:
     Parameters
     ----------
     logmu, logpi_s, logpi : arrays of one shape
-        Log-probabilities of the same tokens, in nats: as sampled by the engine, by the trainer at the sampler's
-        weights, by the trainer now.
+        Log-probabilities of the same tokens, in nats: as sampled by the engine, by the trainer at the
+        sampler's weights, by the trainer now.
 
     Returns
     -------
@@ -71,7 +71,7 @@ def split(logmu: Array, logpi_s: Array, logpi: Array, /) -> Split:
 
 
 def _expect(prob: Array, x: Array) -> Array:
-    """Sum ``prob * x`` over the last axis, where an impossible action (prob 0) counts 0 whatever x is there."""
+    """Sum ``prob * x`` over the last axis, where an impossible action counts 0 whatever x is."""
     xp = namespace(prob, x)
     return xp.sum(xp.where(prob > 0, prob * x, xp.zeros_like(prob)), axis=-1)
 

@@ -1,8 +1,8 @@
 r"""Effective sample size of an importance ratio, as a share of the sample.
 
-``ESS = (sum w)^2 / (n sum w^2) = 1 / (1 + CV(w)^2)``: 1 for a constant ratio, 1/n when one draw dominates. It is
-scale-free, so it needs no normalised ratio, and for the same reason blind to mass the sampler never reaches.
-Everything here is pooled and raw: no clipping, no average over micro-batches.
+``ESS = (sum w)^2 / (n sum w^2) = 1 / (1 + CV(w)^2)``: 1 for a constant ratio, 1/n when one draw dominates.
+It is scale-free, so it needs no normalised ratio, and for the same reason blind to mass the sampler never
+reaches. Everything here is pooled and raw: no clipping, no average over micro-batches.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from theory.arrays import Array, logsumexp, masked, namespace
 
 
 class EssState(NamedTuple):
-    """All that ESS needs to know of a set of ratios; `merge_states` adds two sets. Arrays of one shape (...)."""
+    """All that ESS needs to know of a set of ratios, arrays of one shape (...); see `merge_states`."""
 
     n: Array
     """Number of ratios, as a float"""
@@ -91,9 +91,9 @@ def ess_fraction(log_ratio: Array, /, *, mask: Array | None = None, axis: int = 
     Returns
     -------
     array, shape (...)
-        In ``[1/n, 1]`` with n the number of unmasked draws. Defined cases: NaN for no draws and for a NaN among
-        them (a NaN log-prob is a fault to find, not a draw to drop); 0 if every ratio is zero; 1/n if one is
-        infinite.
+        In ``[1/n, 1]`` with n the number of unmasked draws. Defined cases: NaN for no draws and for a NaN
+        among them (a NaN log-prob is a fault to find, not a draw to drop); 0 if every ratio is zero; 1/n if
+        one is infinite.
 
     References
     ----------

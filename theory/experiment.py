@@ -24,8 +24,9 @@ NumericsKind = Literal[
     "e2m1",
     "weight-noise",
 ]
-"""exact: the engine adds nothing of its own. The next four are logit noise of the toy (student-t: 3 degrees of
-freedom, unit variance times scale) and rounding of its mantissa; the rest are formats of a real engine."""
+"""exact: the engine adds nothing of its own. The next four are logit noise of the toy (student-t: 3 degrees
+of freedom, unit variance times scale) and rounding of its mantissa; the rest are formats of a real
+engine."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class Numerics:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One run: environment, sampler, correction, optimisation, seed. Hashable; `fingerprint` names its results."""
+    """One run: environment, sampler, correction, optimisation, seed. Hashable."""
 
     environment: Any
     """Frozen dataclass of the engine that runs it: `toy.settings` or `real.settings`"""

@@ -1,7 +1,8 @@
 """What a run reports: named columns per token, response and step, each with its provenance.
 
-A column that was not measured is absent and says so; it is never a silent zero. Engines hand over one `StepRecord`
-a step through a callback; a `Trace` is all of them. Foreign logs become the same `Trace` through a reader.
+A column that was not measured is absent and says so; it is never a silent zero. Engines hand over one
+`StepRecord` a step through a callback; a `Trace` is all of them. Foreign logs become the same `Trace`
+through a reader.
 """
 
 from __future__ import annotations

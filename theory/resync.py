@@ -6,8 +6,8 @@ from theory.arrays import Array
 
 FAILURE_THRESHOLD = 0.5
 """ESS below which the articles count importance weighting as failed: there chi2 = 1, so the ratio's standard
-deviation equals its mean. No phase transition sits at 1/2; any threshold from .3 to .7 moves a Gaussian crossing
-by less than a third (-ln ESS grows as the square of the step)."""
+deviation equals its mean. No phase transition sits at 1/2; any threshold from .3 to .7 moves a Gaussian
+crossing by less than a third (-ln ESS grows as the square of the step)."""
 
 
 def should_resync(
@@ -18,8 +18,8 @@ def should_resync(
     Parameters
     ----------
     ess : array or float
-        ESS of the lag ratio at the new weights, a share in [1/n, 1]. NaN (no tokens, or broken log-probs) is no
-        evidence that the batch is still usable, so it syncs.
+        ESS of the lag ratio at the new weights, a share in [1/n, 1]. NaN (no tokens, or broken log-probs)
+        is no evidence that the batch is still usable, so it syncs.
     below : array or float
         The threshold; 0 switches the rule off.
     steps_since : array or int
