@@ -123,7 +123,7 @@ def crossing_step(s2_star: float, *, drift: float, diffusion: float = 0.0) -> fl
     Parameters
     ----------
     s2_star : float
-        Variance of log w at which ESS is at the threshold: ``ln 2`` for a Gaussian; others: `theory.families`.
+        Variance of log w at which ESS is at the threshold: ``ln 2`` for a Gaussian (`theory.families`).
     drift : float
         c: growth of sigma per update, nats (learning rate included).
     diffusion : float

@@ -47,7 +47,7 @@ def ess_from_cumulants(kappas: Sequence[Any], /) -> Any:
     Returns
     -------
     array or float
-        A truncated series is no probability: it can exceed 1 when left skew is large, and is returned as it is.
+        A truncated series can exceed 1 when left skew is large; it is returned as it is.
 
     References
     ----------
@@ -82,8 +82,8 @@ def cumulants(
     Returns
     -------
     Cumulants
-        NaN where no entry counts. An entry of log w = -inf (an action the trainer has given up) makes the mean
-        -inf and the rest NaN: no cumulant exists there, while ESS itself does.
+        NaN where no entry counts. An entry of log w = -inf (an action the trainer has given up) makes the
+        mean -inf and the rest NaN: no cumulant exists there, while ESS itself does.
     """
     xp = namespace(log_ratio, weight)
     counts = xp.ones_like(log_ratio) if weight is None else weight
@@ -93,9 +93,11 @@ def cumulants(
     nothing = total <= 0
     p = counts / xp.where(nothing, xp.ones_like(total), total)
     mean = xp.sum(p * x, axis=axis, keepdims=True)
-    dev = x - mean
+    finite = xp.isfinite(mean)
+    dev = xp.where(finite, x, xp.zeros_like(x)) - xp.where(finite, mean, xp.zeros_like(mean))
     m2, m3, m4 = (xp.sum(p * dev**order, axis=axis) for order in (2, 3, 4))
     mean = xp.squeeze(mean, axis=axis)
-    empty = xp.squeeze(nothing, axis=axis)
     nan = xp.full_like(mean, float("nan"))
-    return Cumulants(*(xp.where(empty, nan, k) for k in (mean, m2, m3, m4 - 3 * m2**2)))
+    first = xp.where(xp.squeeze(nothing, axis=axis), nan, mean)
+    exists = xp.isfinite(first)
+    return Cumulants(first, *(xp.where(exists, k, nan) for k in (m2, m3, m4 - 3 * m2**2)))
