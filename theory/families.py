@@ -1,4 +1,4 @@
-r"""ESS of the lag ratio for named laws of the log-ratio, the variance at which it crosses, and where none exists.
+r"""ESS for named laws of the log-ratio, the variance at which it crosses, and where no ESS exists.
 
 Each family is a law of ``log w`` under the sampler with total variance s2. Two kinds:
 
@@ -93,8 +93,8 @@ def crossing_variance(family: Family, /, *, threshold: float = FAILURE_THRESHOLD
         high = math.nextafter(limit, 0.0)
     if family.neg_log_ess(high) == target:
         return CrossingVariance(high, threshold)
-    root = optimize.brentq(lambda s2: family.neg_log_ess(s2) - target, 0.0, high, xtol=1e-15, rtol=1e-14)
-    return CrossingVariance(float(root), threshold)  # pyright: ignore[reportArgumentType]
+    root = optimize.brentq(lambda s2: family.neg_log_ess(s2) - target, 0.0, high, xtol=1e-15)
+    return CrossingVariance(float(root), threshold)
 
 
 def _positive(name: str, value: float) -> None:
@@ -108,7 +108,7 @@ def gaussian() -> Family:
 
 
 def laplace() -> Family:
-    """Laplace of scale b, ``s2 = 2 b^2``: ``ESS = (1 - 4 b^2)/(1 - b^2)^2``; crosses at ``b^2 = sqrt(10) - 3``.
+    """Laplace of scale b, ``s2 = 2 b^2``: ``ESS = (1 - 4b^2)/(1 - b^2)^2``; crosses at ``b^2 = sqrt(10) - 3``.
 
     E w^2 is infinite from b = 1/2 (s2 = 1/2), E w from b = 1 (s2 = 2).
     """
@@ -121,7 +121,7 @@ def laplace() -> Family:
 
 
 def variance_gamma(nu: float, /) -> Family:
-    """Gaussian whose variance is gamma distributed with shape 1/nu; excess kurtosis 3 nu; nu = 1 is Laplace."""
+    """Gaussian with a gamma distributed variance of shape 1/nu; excess kurtosis 3 nu; nu = 1: Laplace."""
     _positive("nu", nu)
     return Family(
         name=f"variance-gamma({nu:g})",
@@ -177,7 +177,7 @@ def cn_inverse_gaussian(zeta: float, /) -> Family:
 
 
 def cn_two_point(share: float, ratio: float, /) -> Family:
-    """Conditionally normalised, two variances: a `share` of prefixes moves `ratio` times as much as the rest."""
+    """Conditionally normalised, two variances: a `share` of prefixes has `ratio` times that of the rest."""
     _positive("ratio", ratio)
     if not 0 < share < 1:
         raise ValueError(f"share must lie in (0, 1), got {share}")

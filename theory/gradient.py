@@ -21,7 +21,7 @@ def expected_gradient(rule: Correction, row: Logps, advantage: Array, /) -> Arra
     ----------
     rule : Correction
         A row of the table. A ratio over the response (level "sequence" or "geometric") is that of a response
-        of one token; a budget over the batch ("second-moment") is applied to each action alone.
+        of one token; a budget over the batch ("second-moment") sees each action once.
     row : Logps
         Full rows of log-probabilities, shape (..., K).
     advantage : array, shape (..., K)
@@ -47,7 +47,7 @@ def expected_gradient(rule: Correction, row: Logps, advantage: Array, /) -> Arra
 
 
 def baseline_drift(mu: Array, pi: Array, advantage: Array, /) -> Array:
-    """``(mu.A)(mu - pi)``: exactly what centring the score removes from the uncorrected gradient, shape (..., K).
+    """``(mu.A)(mu - pi)``: exactly what centring the score removes from the uncorrected gradient.
 
     Zero where no mean advantage is left, as with a group baseline on a shared prefix.
     """

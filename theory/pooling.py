@@ -1,7 +1,7 @@
-r"""ESS of a pool from that of its parts: over prefixes, and over the tokens of a response. Claim ``ess-half``.
+r"""ESS of a pool from that of its parts: over prefixes, and over the tokens of a response.
 
 Jensen's inequality makes any spread of the lag over prefixes bring the crossing forward: the pool's ESS is a
-harmonic mean, below ``exp(-mean variance)``.
+harmonic mean, below ``exp(-mean variance)``. Claim ``ess-half``.
 """
 
 from __future__ import annotations
