@@ -17,16 +17,14 @@ class Estimate:
     unit: str = ""
     """nats, steps, share, floors, ..."""
     dof: float = math.inf
-    """Degrees of freedom behind the standard error: n - 1 for a mean of n; inf where the error itself is known"""
+    """Degrees of freedom behind the standard error: n - 1 for a mean of n; inf where the error is known"""
 
     def __post_init__(self) -> None:
         """Refuse a negative error."""
         if self.stderr < 0:
             raise ValueError(f"a standard error must be >= 0, got {self.stderr}; pass 0 for an exact value")
         if self.dof < 0:
-            raise ValueError(
-                f"degrees of freedom must be >= 0, got {self.dof}; leave them out if known exactly"
-            )
+            raise ValueError(f"degrees of freedom must be >= 0, got {self.dof}; leave them out if known")
 
     @property
     def measured(self) -> bool:
@@ -55,7 +53,7 @@ def _student(level: float, dof: float) -> float:
 
 
 def difference(a: Estimate, b: Estimate, /) -> Estimate:
-    """``a - b`` of independent estimates; degrees of freedom by Welch and Satterthwaite.
+    """Subtract independent estimates, ``a - b``; degrees of freedom by Welch and Satterthwaite.
 
     Raises
     ------
