@@ -1,1 +1,2 @@
-"""Predictions against measurements: claims, checks, verdicts, the store of runs, the report and the command line."""
+"""Predictions against measurements: claims, checks, verdicts, the store of runs, the report and the command
+line."""

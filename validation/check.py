@@ -1,9 +1,10 @@
 """A check sets a prediction made beforehand against a measurement and says which way it went.
 
-The rule is one for all: the 95% interval of (measured - predicted) is compared with a margin that was fixed before
-the run. Wholly inside: holds; wholly outside: fails; otherwise undecided, which is never counted as a pass. Every
-check carries a control, the same reading with the effect switched off, judged by the same rule: a control that does
-not come out as fails shows that the check could not have failed, and the check is then undecided whatever it read.
+The rule is one for all: the 95% interval of (measured - predicted) is compared with a margin that was fixed
+before the run. Wholly inside: holds; wholly outside: fails; otherwise undecided, which is never counted as a
+pass. Every check carries a control, the same reading with the effect switched off, judged by the same rule:
+a control that does not come out as fails shows that the check could not have failed, and the check is then
+undecided whatever it read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Literal, NamedTuple
 from theory.estimate import Estimate, difference
 
 Form = Literal["within", "at most", "at least"]
-"""within: measured = predicted up to the margin; at most / at least: one-sided, the predicted value is a bound"""
+"""within: measured = predicted up to the margin; at most / at least: one-sided, the predicted value is a
+bound"""
 
 
 class Verdict(enum.StrEnum):
@@ -56,7 +58,8 @@ class Check:
     source: str = ""
     """Where the prediction comes from: article figure or law"""
     note: str = ""
-    """What the number alone does not say: the boundary found, values per seed, why a thing was not measured"""
+    """What the number alone does not say: the boundary found, values per seed, why a thing was not measured
+    What the number alone does not say: the boundary found, values per seed, why a thing was not measured"""
     figures: str = ""
     """Measured value in words of the claim where its unit is awkward to read (a log ratio as a factor)"""
 
@@ -67,7 +70,8 @@ class Check:
         for other in (self.measured, self.control.measured):
             if other is not None and other.unit != self.predicted.unit:
                 raise ValueError(
-                    f"{self.reading!r} compares {other.unit!r} with {self.predicted.unit!r}; convert one of them"
+                    f"{self.reading!r} compares {other.unit!r} with {self.predicted.unit!r}; "
+                    "convert one of them"
                 )
 
 
@@ -117,8 +121,9 @@ def decide(form: Form, predicted: Estimate, margin: float, measured: Estimate | 
 def conclude(check: Check, /) -> Outcome:
     """Judge a check together with its control.
 
-    A verdict of holds or fails stands only beside a control that fails; otherwise the check cannot tell the effect
-    from its absence and is undecided, with the reason. Too few repetitions for any interval is undecided as well.
+    A verdict of holds or fails stands only beside a control that fails; otherwise the check cannot tell the
+    effect from its absence and is undecided, with the reason. Too few repetitions for any interval is
+    undecided as well.
     """
     own = decide(check.form, check.predicted, check.margin, check.measured)
     control = decide(check.form, check.predicted, check.margin, check.control.measured)

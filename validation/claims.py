@@ -1,8 +1,8 @@
 """The claims of the two articles, and three beyond them, as data.
 
-One row a claim: what is said, with which figures, which law stands behind it, how it is checked and what its control
-is. Margins stand beside the checks in `validation.checks`. A claim that fails at our scale is reported as fails, with
-the boundary found.
+One row a claim: what is said, with which figures, which law stands behind it, how it is checked and what its
+control is. Margins stand beside the checks in `validation.checks`. A claim that fails at our scale is
+reported as fails, with the boundary found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ class Claim:
     id: str
     statement: str
     article: str
-    """Figures or words of the article; Qwen3-0.6B/1.7B, Countdown, 64 prompts x 8 samples, 40 steps, 3 seeds"""
+    """Figures or words of the article; Qwen3-0.6B/1.7B, Countdown, 64 prompts x 8 samples, 40 steps, 3 seeds
+    Figures or words of the article; Qwen3-0.6B/1.7B, Countdown, 64 prompts x 8 samples, 40 steps, 3 seeds"""
     law: str
     """What is exact or derived about it"""
     source: str
@@ -68,7 +69,7 @@ _ROWS = (
     ),
     Claim(
         id="ess-half",
-        statement="importance weighting works while ESS >= 1/2 and leaves the noise floor when ESS crosses it",
+        statement="importance weighting works while ESS >= 1/2 and leaves the noise floor as ESS crosses it",
         article="leaves at step 11, the crossing (1.7B)",
         law="ESS = 1/(1 + chi2); CV(w) = 1 at one half; no phase transition there",
         source="articles 1 and 2",
@@ -113,7 +114,7 @@ _ROWS = (
     ),
     Claim(
         id="quantised",
-        statement="under quantisation every correction stays near the floor and PG does not; SC keeps its accuracy",
+        statement="quantised, every correction stays near the floor and PG does not; SC keeps its accuracy",
         article="PG 13x; SC 46.5% = on-policy",
         law="PG bias Abar F delta + H delta; SC leaves H delta",
         source="article 2",
@@ -122,7 +123,7 @@ _ROWS = (
     ),
     Claim(
         id="stale",
-        statement="under staleness SC collapses, IS with SC holds, PPO on the trainer before each batch is worst",
+        statement="stale, SC collapses, IS with SC holds, PPO on the trainer before each batch is worst",
         article="SC 32x, 12.2%; IS+SC 2.1x, 32.0%; PPO 699x",
         law="SC moves at constant velocity towards argmax mu (A - Abar)",
         source="article 2",
@@ -131,7 +132,7 @@ _ROWS = (
     ),
     Claim(
         id="ppo-reference",
-        statement="PPO survives mild staleness when its clip refers to the sampler and breaks under quantisation",
+        statement="PPO clipped against the sampler survives mild staleness and breaks under quantisation",
         article='"survives staleness but breaks under quantization and synthetic weight noise"',
         law="a before-batch reference has ratio 1 on its first update, so it is PG",
         source="article 1",
@@ -149,7 +150,7 @@ _ROWS = (
     ),
     Claim(
         id="off-support",
-        statement="the off-support share of the trainer's own responses rises at a collapse and stays low with resync",
+        statement="the trainer's off-support share rises at a collapse and stays low with resync",
         article="about 90% against <= 14% before; <= 11% with resync",
         law="share and KL of an absorbing exit in closed form",
         source="article 2",
@@ -176,7 +177,7 @@ _ROWS = (
     ),
     Claim(
         id="noise-floor",
-        statement="the KL between two on-policy runs is the unit: sampling noise sets it, other runs are counted in it",
+        statement="the KL between two on-policy runs, set by sampling noise, is the unit of deviation",
         article="the unit of every figure",
         law="floor = tr(F Cov), growing as lr^2 k / B",
         source="articles 1 and 2",
@@ -230,7 +231,7 @@ _ROWS = (
     ),
     Claim(
         id="monitor",
-        statement="a trigger from ESS, tail index and missing mass fires no later than one step after the crossing",
+        statement="a trigger from ESS, tail index and missing mass fires within a step of the crossing",
         article="beyond the articles",
         law="ESS reads high under heavy tails; 1 - E_mu w estimates mass outside the sampler's support",
         source="this project",
