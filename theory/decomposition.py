@@ -61,25 +61,37 @@ def split(logmu: Array, logpi_s: Array, logpi: Array, /) -> Split:
     ValueError
         If the shapes differ: broadcasting would pair the wrong tokens.
     """
+    _same_shape(logmu, logpi_s, logpi)
+    return Split(logmu - logpi_s, logpi_s - logpi)
+
+
+def _same_shape(logmu: Array, logpi_s: Array, logpi: Array) -> None:
     shapes = tuple(tuple(x.shape) for x in (logmu, logpi_s, logpi))
     if len(set(shapes)) > 1:
         raise ValueError(
             f"split needs three arrays of one shape, got mu {shapes[0]}, pi_s {shapes[1]}, pi {shapes[2]}; "
             "align them to the same tokens first"
         )
-    return Split(logmu - logpi_s, logpi_s - logpi)
+
+
+def _gap(logp: Array, logq: Array) -> Array:
+    """``log p - log q`` over a row, 0 where neither reaches the action (-inf - -inf is no number)."""
+    xp = namespace(logp, logq)
+    neither = (logp == -float("inf")) & (logq == -float("inf"))
+    zero = xp.zeros_like(logp)
+    return xp.where(neither, zero, logp) - xp.where(neither, zero, logq)
 
 
 def _expect(prob: Array, x: Array) -> Array:
     """Sum ``prob * x`` over the last axis, where an impossible action counts 0 whatever x is."""
     xp = namespace(prob, x)
-    return xp.sum(xp.where(prob > 0, prob * x, xp.zeros_like(prob)), axis=-1)
+    return xp.sum(prob * xp.where(prob > 0, x, xp.zeros_like(prob)), axis=-1)
 
 
 def kl(logp: Array, logq: Array, /) -> Array:
     """``KL(p||q)`` of two full rows, shape (..., K) to (...), in nats; +inf where q lacks support of p."""
     xp = namespace(logp, logq)
-    return _expect(xp.exp(logp), logp - logq)
+    return _expect(xp.exp(logp), _gap(logp, logq))
 
 
 def kl_split(logmu: Array, logpi_s: Array, logpi: Array, /) -> KLSplit:
@@ -98,7 +110,8 @@ def kl_split(logmu: Array, logpi_s: Array, logpi: Array, /) -> KLSplit:
         Four arrays of shape (...); discrepancy and lag do NOT add in KL unless `cross` vanishes.
     """
     xp = namespace(logmu, logpi_s, logpi)
-    _, lag = split(logmu, logpi_s, logpi)
+    _same_shape(logmu, logpi_s, logpi)
+    lag = _gap(logpi_s, logpi)
     cross = _expect(xp.exp(logmu), lag) - _expect(xp.exp(logpi_s), lag)
     return KLSplit(kl(logmu, logpi), kl(logmu, logpi_s), kl(logpi_s, logpi), cross)
 
@@ -107,7 +120,8 @@ def variance_split(logmu: Array, logpi_s: Array, logpi: Array, /) -> VarianceSpl
     """Variance under mu of ``log(mu/pi)`` and of its two terms, exact over full rows (..., K)."""
     xp = namespace(logmu, logpi_s, logpi)
     mu = xp.exp(logmu)
-    d, lag = split(logmu, logpi_s, logpi)
+    _same_shape(logmu, logpi_s, logpi)
+    d, lag = _gap(logmu, logpi_s), _gap(logpi_s, logpi)
     d = d - _expect(mu, d)[..., None]
     lag = lag - _expect(mu, lag)[..., None]
     return VarianceSplit(

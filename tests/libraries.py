@@ -1,0 +1,35 @@
+"""Moving numbers between NumPy and the array library under test."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+NAMES = ("numpy", "array_api_strict", "torch", "jax.numpy")
+
+
+def carry(xp: Any, x: Any, dtype: Any = np.float64) -> Any:
+    """Array of the library `xp` with the values of `x`, floats in the NumPy dtype `dtype`."""
+    x = np.asarray(x)
+    if x.dtype.kind == "f":
+        x = x.astype(dtype)
+    return xp.asarray(np.array(x))
+
+
+def as_numpy(x: Any) -> np.ndarray:
+    """Values of an array of any library."""
+    return np.asarray(x)
+
+
+def jax_x64() -> AbstractContextManager[Any]:
+    """Context in which JAX keeps float64."""
+    import jax
+
+    switch = getattr(jax, "enable_x64", None)  # jax >= 0.8; before that it was experimental
+    if switch is None:
+        from jax import experimental
+
+        switch = experimental.enable_x64  # pyright: ignore[reportAttributeAccessIssue]
+    return switch(True)
