@@ -93,8 +93,8 @@ def crossing_variance(family: Family, /, *, threshold: float = FAILURE_THRESHOLD
         high = math.nextafter(limit, 0.0)
     if family.neg_log_ess(high) == target:
         return CrossingVariance(high, threshold)
-    root = optimize.brentq(lambda s2: family.neg_log_ess(s2) - target, 0.0, high, xtol=1e-15)
-    return CrossingVariance(float(root), threshold)
+    found = optimize.root_scalar(lambda s2: family.neg_log_ess(s2) - target, bracket=(0.0, high), xtol=1e-15)
+    return CrossingVariance(float(found.root), threshold)
 
 
 def _positive(name: str, value: float) -> None:
@@ -108,7 +108,7 @@ def gaussian() -> Family:
 
 
 def laplace() -> Family:
-    """Laplace of scale b, ``s2 = 2 b^2``: ``ESS = (1 - 4b^2)/(1 - b^2)^2``; crosses at ``b^2 = sqrt(10) - 3``.
+    """Laplace of scale b, ``s2 = 2 b^2``: ``ESS = (1 - 4b^2)/(1 - b^2)^2``; crosses at b^2 = sqrt(10) - 3.
 
     E w^2 is infinite from b = 1/2 (s2 = 1/2), E w from b = 1 (s2 = 2).
     """

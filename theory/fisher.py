@@ -21,6 +21,12 @@ def gradient(p: Array, advantage: Array, /) -> Array:
     return p * (advantage - expect(p, advantage))
 
 
+def score_mean(weight: Array, p: Array, /) -> Array:
+    """``sum_a weight_a (e_a - p)``: gradient of a weighted sum of log-probs, shape (..., K)."""
+    xp = namespace(weight, p)
+    return weight - xp.sum(weight, axis=-1, keepdims=True) * p
+
+
 def fisher(p: Array, /) -> Array:
     """Fisher matrix ``F = diag(p) - p p^T`` in logits, shape (..., K, K); eigenvalues in [0, 1/2]."""
     xp = namespace(p)

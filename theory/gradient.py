@@ -11,7 +11,7 @@ import math
 from theory.arrays import Array, namespace
 from theory.centering import coefficients
 from theory.corrections import Correction, Logps
-from theory.fisher import expect, fisher, fisher_product, hessian, hessian_product
+from theory.fisher import expect, fisher, fisher_product, hessian, hessian_product, score_mean
 
 
 def expected_gradient(rule: Correction, row: Logps, advantage: Array, /) -> Array:
@@ -43,7 +43,7 @@ def expected_gradient(rule: Correction, row: Logps, advantage: Array, /) -> Arra
     if constants.row is not None:
         # a column's constant adds to its own score, whichever action was drawn
         weight = weight + xp.sum(mu[..., None] * constants.row[..., 0, :], axis=-2)
-    return weight - xp.exp(row.pi) * xp.sum(weight, axis=-1, keepdims=True)
+    return score_mean(weight, xp.exp(row.pi))
 
 
 def baseline_drift(mu: Array, pi: Array, advantage: Array, /) -> Array:
