@@ -1,0 +1,93 @@
+"""What a step reports, from three rows at every sampled prefix: mu, pi_s, and pi after the update.
+
+Suffixes as in `real.samplers.base`. All formulas are those of theory/, in float64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from real.model import at_tokens
+from real.samplers.base import Rollout
+from theory.cumulants import cumulants
+from theory.decomposition import kl, split
+from theory.ess import ess_fraction, response_ess
+from theory.tail import k_hat
+
+
+def lag_measures(rollout: Rollout, logpi_s_BTV: Tensor, logpi_BTV: Tensor, /) -> dict[str, float]:
+    """Measures of discrepancy and lag over the batch at the new weights, keys of STEP_COLUMNS.
+
+    Parameters
+    ----------
+    rollout : Rollout
+        The batch, with the rows it was sampled from.
+    logpi_s_BTV, logpi_BTV : Tensor, shape (B, T, V)
+        The trainer's rows at the sampler's weights and now.
+    """
+    mask_BT, tokens_BT = rollout.mask_BT, rollout.response_BT
+    logmu, logpi_s, logpi = (
+        x.double()
+        for x in (rollout.logmu_BT, at_tokens(logpi_s_BTV, tokens_BT), at_tokens(logpi_BTV, tokens_BT))
+    )
+    parts = split(logmu[mask_BT], logpi_s[mask_BT], logpi[mask_BT])
+    log_w = -parts.lag
+    kappa = cumulants(log_w)
+    found = {
+        "ess_token": ess_fraction(log_w),
+        "ess_sequence": response_ess(logpi - logpi_s, mask=mask_BT),
+        "ess_total": ess_fraction((logpi - logmu)[mask_BT]),
+        "k1": kappa.k1,
+        "k2": kappa.k2,
+        "k3": kappa.k3,
+        "k4": kappa.k4,
+        "k_hat": k_hat(log_w),
+        "mean_w": log_w.exp().mean(),
+        "discrepancy_rms": parts.discrepancy.square().mean().sqrt(),
+        "lag_rms": parts.lag.square().mean().sqrt(),
+        "kl_sampler": kl(rollout.logmu_BTV.double(), logpi_BTV.double())[mask_BT].mean(),
+    }
+    return {name: value.item() for name, value in found.items()}
+
+
+def token_table(
+    step: int, rollout: Rollout, logpi_s_BTV: Tensor, logpi_BTV: Tensor, advantage_CN: Tensor
+) -> dict[str, np.ndarray]:
+    """Columns of TOKEN_COLUMNS, one row per response token."""
+    mask_BT, tokens_BT = rollout.mask_BT, rollout.response_BT
+    sequence, position = (x.numpy() for x in torch.nonzero(mask_BT, as_tuple=True))
+    entropy_BT = -(logpi_s_BTV.exp() * logpi_s_BTV).sum(-1)
+    kept_BT = rollout.logmu_BTV.isfinite().to(torch.float32) * logpi_s_BTV.exp()
+    return {
+        "step": np.full(len(sequence), step, dtype=np.int32),
+        "sequence": sequence.astype(np.int32),
+        "position": position.astype(np.int32),
+        "token": tokens_BT[mask_BT].numpy().astype(np.int32),
+        "mask": np.ones(len(sequence), dtype=bool),
+        "logmu": rollout.logmu_BT[mask_BT].numpy(),
+        "logpi_s": at_tokens(logpi_s_BTV, tokens_BT)[mask_BT].numpy(),
+        "logpi": at_tokens(logpi_BTV, tokens_BT)[mask_BT].numpy(),
+        "advantage": advantage_CN.reshape(-1, 1).expand(mask_BT.shape)[mask_BT].numpy(),
+        "entropy": entropy_BT[mask_BT].numpy(),
+        "kept_mass": kept_BT.sum(-1)[mask_BT].numpy(),
+    }
+
+
+def sequence_table(
+    step: int, rollout: Rollout, reward_CN: Tensor, finish: np.ndarray, trainer_version: int
+) -> dict[str, np.ndarray]:
+    """Columns of SEQUENCE_COLUMNS, one row per response."""
+    count = len(rollout.response_BT)
+    number = np.arange(count, dtype=np.int32)
+    return {
+        "step": np.full(count, step, dtype=np.int32),
+        "sequence": number,
+        "group": number // rollout.samples,
+        "reward": reward_CN.reshape(-1).numpy(),
+        "length": rollout.mask_BT.sum(-1).numpy().astype(np.int32),
+        "finish_reason": finish,
+        "sampler_version": np.full(count, rollout.version, dtype=np.int32),
+        "trainer_version": np.full(count, trainer_version, dtype=np.int32),
+    }

@@ -1,0 +1,99 @@
+"""The sampler in plain torch: one step a token on a key-value cache, rows for free.
+
+Suffixes as in `real.samplers.base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
+
+from real.countdown import EOS, PAD, RESPONSE_TOKENS
+from real.model import build, prefill
+from real.samplers.base import Rollout
+
+
+class TorchSampler:
+    """Holds its own copy of the model."""
+
+    def __init__(self) -> None:
+        self.model = build()
+        self._version = -1
+
+    @property
+    def version(self) -> int:
+        """Updates behind the weights it holds; -1 before the first sync."""
+        return self._version
+
+    def sync(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Copy a full state dict."""
+        self.model.load_state_dict(weights)
+        self._version = version
+
+    def sample(self, prompt_CP: Tensor, samples: int, seed: int) -> Rollout:
+        """Draw responses at temperature 1, at most `RESPONSE_TOKENS` tokens each."""
+        return generate(self.model, prompt_CP, samples, seed=seed, version=self._version)
+
+    @torch.no_grad()
+    def next_logps(self, prefix_BP: Tensor) -> Tensor:
+        """Distribution of the next token after each prefix, shape (B, V), nats."""
+        logits_BV, _ = prefill(self.model, prefix_BP, 1)
+        return torch.log_softmax(logits_BV.float(), dim=-1)
+
+    def close(self) -> None:
+        """Nothing to give back but the copy itself."""
+
+
+@torch.no_grad()
+def generate(
+    model: Qwen3ForCausalLM, prompt_CP: Tensor, samples: int, *, seed: int, version: int = -1
+) -> Rollout:
+    """Sample from a model with a generator of its own, so no global random state is read or moved.
+
+    Parameters
+    ----------
+    model : Qwen3ForCausalLM
+        Read only.
+    prompt_CP : Tensor, shape (C, P)
+        Token ids, no padding.
+    samples : int
+        Responses to each prompt.
+    seed : int
+        Of the draw.
+    version : int
+        Put on the rollout.
+
+    Returns
+    -------
+    Rollout
+        Trimmed to the longest response.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    logits_BV, cache = prefill(model, prompt_CP, samples)
+    B, V = logits_BV.shape
+    response_BT = torch.full((B, RESPONSE_TOKENS), PAD)
+    mask_BT = torch.zeros(B, RESPONSE_TOKENS, dtype=torch.bool)
+    logmu_BTV = torch.zeros(B, RESPONSE_TOKENS, V)
+    alive_B = torch.ones(B, dtype=torch.bool)
+    length = 0
+    for t in range(RESPONSE_TOKENS):
+        logmu_BV = torch.log_softmax(logits_BV.float(), dim=-1)
+        # drawn for finished rows too: the stream of draws then does not depend on who finished when
+        token_B = torch.multinomial(logmu_BV.exp(), 1, generator=draw)[:, 0].masked_fill(~alive_B, PAD)
+        response_BT[:, t], mask_BT[:, t] = token_B, alive_B
+        logmu_BTV[:, t] = logmu_BV.masked_fill(~alive_B[:, None], 0.0)
+        alive_B = alive_B & (token_B != EOS)
+        length = t + 1
+        if t + 1 == RESPONSE_TOKENS or not alive_B.any():
+            break
+        logits_BV = model(input_ids=token_B[:, None], past_key_values=cache, use_cache=True).logits[:, -1]
+    return Rollout(
+        prompt_CP=prompt_CP,
+        response_BT=response_BT[:, :length],
+        mask_BT=mask_BT[:, :length],
+        logmu_BTV=logmu_BTV[:, :length],
+        version=version,
+    )

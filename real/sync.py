@@ -1,0 +1,103 @@
+"""Push the trainer's weights to the sampler, and prove by log-probs that they arrived.
+
+A sync can fail without a word: an engine that packs a tied head separately keeps the old one, a prefix cache
+serves old keys. So after every sync the engine and the trainer score the same fixed prefixes, and a
+difference beyond rounding is an error. Suffixes as in `real.samplers.base`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
+
+from real import countdown
+from real.model import prefill
+from real.samplers.base import Sampler
+
+BOUND = 1e-4
+"""Largest rms difference in nats at equal weights in float32: a hundred times the 1e-6 rounding leaves, a
+thousandth of the .13 that a stale head left"""
+
+PROBES = 32
+PROBE_TOKENS = countdown.PROMPT_TOKENS + 3
+"""Prompt and the first three tokens of a solution: deep enough for wrong keys in a cache to show"""
+
+
+class SyncError(RuntimeError):
+    """The engine does not hold the weights it was given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncProof:
+    """What one sync cost and how close engine and trainer were after it."""
+
+    version: int
+    """Updates behind the weights"""
+    rms: float
+    """Rms over probes and vocabulary of log-prob of engine minus trainer, nats"""
+    largest: float
+    """Largest absolute difference, nats"""
+    seconds: float
+    """Wall time of the push alone"""
+    seconds_proof: float
+    """Wall time of the proof"""
+
+
+@lru_cache(maxsize=1)
+def probe_prefixes() -> Tensor:
+    """Return fixed prefixes of training problems and their solutions, shape (PROBES, PROBE_TOKENS)."""
+    pool = countdown.problems(PROBES, seed=0, split="train")
+    return torch.tensor([countdown.encode(p.prompt + p.solution)[:PROBE_TOKENS] for p in pool])
+
+
+def push(sampler: Sampler, model: Qwen3ForCausalLM, frozen: Qwen3ForCausalLM, version: int) -> SyncProof:
+    """Copy the trainer's weights to the sampler and to the trainer's frozen copy, and compare the two.
+
+    Parameters
+    ----------
+    sampler : Sampler
+        The engine.
+    model : Qwen3ForCausalLM
+        The trainer's weights.
+    frozen : Qwen3ForCausalLM
+        Overwritten; from now on it is what pi_s is computed from.
+    version : int
+        Updates behind the weights.
+
+    Raises
+    ------
+    SyncError
+        If engine and trainer differ by more than `BOUND`.
+    """
+    start = time.perf_counter()
+    weights = model.state_dict()
+    sampler.sync(weights, version)
+    frozen.load_state_dict(weights)
+    pushed = time.perf_counter()
+    rms, largest = compare(sampler, frozen)
+    if not rms <= BOUND:
+        raise SyncError(
+            f"after a sync the engine must give the trainer's log-probs to {BOUND:g} nats rms, got {rms:.3g} "
+            f"(largest {largest:.3g}) at version {version}; it did not take the weights: check how it loads them"
+        )
+    return SyncProof(
+        version=version,
+        rms=rms,
+        largest=largest,
+        seconds=pushed - start,
+        seconds_proof=time.perf_counter() - pushed,
+    )
+
+
+@torch.no_grad()
+def compare(sampler: Sampler, model: Qwen3ForCausalLM) -> tuple[float, float]:
+    """Rms and largest difference in nats between the engine's and the model's rows at the probe prefixes."""
+    prefix_BP = probe_prefixes()
+    logits_BV, _ = prefill(model, prefix_BP, 1)
+    gap_BV = sampler.next_logps(prefix_BP).double() - torch.log_softmax(logits_BV.float(), dim=-1).double()
+    return gap_BV.square().mean().sqrt().item(), gap_BV.abs().max().item()
