@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from array_api_compat import array_namespace
@@ -61,3 +62,26 @@ def log_expm1_neg(x: Array, /) -> Array:
     far = xp.where(small, one * 0, -xp.exp(xp.where(small, -one, x)))
     tiny = xp.where(near > 0, near, one)
     return xp.where(small, xp.where(near > 0, xp.log(tiny), -one * float("inf")), xp.log1p(far))
+
+
+def log_remainder(logp: Array, /, *, axis: int = -1) -> Array:
+    """Log of the mass that log-probabilities along an axis leave to the outcomes not listed.
+
+    Parameters
+    ----------
+    logp : array, shape (..., K)
+        Log-probabilities of distinct outcomes, nats; -inf for what has no mass.
+    axis : int
+        The axis of the listed outcomes; it is summed away.
+
+    Returns
+    -------
+    array, shape (...)
+        Never below ``log(8 eps)``: less than the rounding of the listed mass cannot be told from it, and a
+        ratio of two such remainders must stay finite.
+    """
+    xp = namespace(logp)
+    listed = logsumexp(logp, axis=axis)
+    left = log_expm1_neg(xp.minimum(listed, xp.zeros_like(listed)))
+    floor = math.log(8 * float(xp.finfo(logp.dtype).eps))
+    return xp.maximum(left, xp.full_like(left, floor))
