@@ -50,9 +50,7 @@ def floats(shape: tuple[int, ...], limit: float) -> st.SearchStrategy[np.ndarray
 
 
 @st.composite
-def rows(
-    draw: st.DrawFn, shapes: tuple[tuple[int, ...], ...] = SHAPES, furthest: float = FURTHEST
-) -> Rows:
+def rows(draw: st.DrawFn, shapes: tuple[tuple[int, ...], ...] = SHAPES, furthest: float = FURTHEST) -> Rows:
     """Three rows of logits up to `furthest`; the engine's error, the lag, or both may be exactly zero."""
     shape = draw(st.sampled_from(shapes))
     z_s = draw(floats(shape, furthest))
@@ -61,9 +59,7 @@ def rows(
     return Rows(z_mu, z_s, z)
 
 
-def log_ratios(
-    sizes: tuple[int, ...] = (1, 2, 7, 32), spread: float = 60.0
-) -> st.SearchStrategy[np.ndarray]:
+def log_ratios(sizes: tuple[int, ...] = (1, 2, 7, 32), spread: float = 60.0) -> st.SearchStrategy[np.ndarray]:
     """(n,) log ratios in nats, finite, as far apart as two extreme rows can put them."""
     return st.sampled_from(sizes).flatmap(lambda n: floats((n,), spread))
 

@@ -133,7 +133,9 @@ def test_an_action_the_engine_cannot_sample_adds_nothing(xp):
     parts = kl_split(logmu, logpi_s, logpi)
     assert float(parts.discrepancy) == pytest.approx(np.log(2), rel=library())
     assert float(parts.total) == pytest.approx(0.5 * np.log(2), rel=library())
-    assert float(parts.total - parts.discrepancy - parts.lag - parts.cross) == pytest.approx(0, abs=algebra(2))
+    assert float(parts.total - parts.discrepancy - parts.lag - parts.cross) == pytest.approx(
+        0, abs=algebra(2)
+    )
     variance = variance_split(logmu, logpi_s, logpi)
     assert float(variance.total) == pytest.approx((np.log(2) / 2) ** 2, rel=library())
     assert float(variance.discrepancy) == pytest.approx(0, abs=algebra(1))

@@ -43,7 +43,9 @@ GOLDEN_RTOL = 1e-6
 
 def eps(dtype: Any = np.float64) -> float:
     """Spacing of a dtype's numbers at 1, by name or object of any array library."""
-    return float(np.finfo(str(dtype).rsplit(".", maxsplit=1)[-1] if not isinstance(dtype, type) else dtype).eps)
+    return float(
+        np.finfo(str(dtype).rsplit(".", maxsplit=1)[-1] if not isinstance(dtype, type) else dtype).eps
+    )
 
 
 def algebra(*magnitudes: Any, factor: float = ALGEBRA_FACTOR, dtype: Any = np.float64) -> float:

@@ -11,7 +11,8 @@ Baseline = Literal["none", "global", "group", "group-std"]
 without its scale); group-std: that, divided by the group's standard deviation (GRPO)"""
 
 STD_FLOOR = 1e-6
-"""Added to the group's standard deviation, as TRL and verl do: a group of equal rewards gets advantage 0."""
+"""Added to the group's standard deviation, as verl does: a group of equal rewards gets advantage 0. The
+deviation divides by n, which is defined for one sample; verl's by n - 1, a factor of 1.07 at n = 8."""
 
 
 def advantages(reward: Array, /, *, baseline: Baseline) -> Array:

@@ -32,6 +32,7 @@ def should_resync(
     array or bool
         True where either the ESS rule or the schedule fires.
     """
-    fires = (below > 0) & ~(ess >= below) if hasattr(ess, "dtype") else bool(below > 0 and not ess >= below)
+    # "not >=" in place of "<" lets NaN fire; "^ True" is the negation that numbers and arrays share
+    fires = (below > 0) & ((ess >= below) ^ True)
     due = (sync_every > 0) & (steps_since >= sync_every)
     return fires | due

@@ -1,0 +1,83 @@
+"""The array door: sums of exponentials and tails in logs, the same on every library."""
+
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import scipy.special
+from hypothesis import given
+from hypothesis import strategies as st
+from libraries import as_numpy, carry
+from strategies import floats, masks
+from tolerances import algebra
+
+from theory.arrays import log_expm1_neg, log_softmax, logsumexp, masked, namespace
+
+DTYPES = (np.float64, np.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(x=st.one_of(floats((3, 5), 30.0), floats((3, 5), 1e4)), axis=st.sampled_from((0, -1)))
+def test_logsumexp_is_scipys(xp, dtype, x, axis):
+    expected = scipy.special.logsumexp(x, axis=axis)
+    got = logsumexp(carry(xp, x, dtype), axis=axis)
+    np.testing.assert_allclose(as_numpy(got), expected, rtol=0, atol=algebra(1.0, x, dtype=dtype))
+    kept = logsumexp(carry(xp, x, dtype), axis=axis, keepdims=True)
+    np.testing.assert_array_equal(as_numpy(kept), np.expand_dims(as_numpy(got), axis))
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        ([-math.inf, -math.inf], -math.inf),
+        ([-math.inf, 2.0], 2.0),
+        ([math.inf, 2.0], math.inf),
+        ([math.inf, -math.inf], math.inf),
+        ([math.nan, 2.0], math.nan),
+        ([2.0, math.nan], math.nan),
+        ([math.nan, math.inf], math.nan),
+        ([math.nan, -math.inf], math.nan),
+    ],
+)
+def test_logsumexp_of_infinities_and_nan(xp, x, expected):
+    assert float(logsumexp(carry(xp, np.array(x)))) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(z=floats((3, 5), 30.0))
+def test_log_softmax_is_scipys_and_sums_to_one(xp, dtype, z):
+    got = as_numpy(log_softmax(carry(xp, z, dtype)))
+    off = algebra(1.0, 2 * np.abs(z), dtype=dtype)
+    np.testing.assert_allclose(got, scipy.special.log_softmax(z, axis=-1), rtol=0, atol=off)
+    np.testing.assert_allclose(np.exp(got.astype(np.float64)).sum(-1), 1, rtol=off)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_log_of_a_tail_keeps_its_digits(xp, dtype):
+    """At 50 digits, mpmath loses none of log(1 - e^-t)."""
+    t = np.array([1e-30, 1e-12, 1e-6, 1e-3, 0.5, math.log(2), 0.8, 3.0, 20.0, 80.0]).astype(dtype)
+    with mpmath.workdps(50):
+        expected = [float(mpmath.log(1 - mpmath.exp(-mpmath.mpf(float(x))))) for x in t]
+    got = as_numpy(log_expm1_neg(carry(xp, -t, dtype)))
+    np.testing.assert_allclose(got, expected, rtol=algebra(1.0, dtype=dtype), atol=0)
+
+
+def test_the_log_of_a_tail_at_its_ends(xp):
+    np.testing.assert_array_equal(
+        as_numpy(log_expm1_neg(carry(xp, np.array([0.0, -math.inf, math.nan])))), [-math.inf, 0, math.nan]
+    )
+
+
+@given(x=floats((3, 5), 30.0), mask=masks((3, 5)))
+def test_masking_replaces_whatever_is_there(xp, x, mask):
+    spoiled = carry(xp, np.where(mask, x, math.nan))
+    np.testing.assert_array_equal(as_numpy(masked(spoiled, xp.asarray(mask), 7.0)), np.where(mask, x, 7.0))
+    assert masked(spoiled, None, 7.0) is spoiled
+
+
+def test_the_namespace_of_arrays_ignores_missing_ones(xp):
+    x = carry(xp, np.ones(2))
+    assert namespace(None, x, None) is namespace(x)
