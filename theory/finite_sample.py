@@ -23,14 +23,13 @@ BLOCK = 64
 def ess_bias(m2: float, m3: float, m4: float, n: int, /) -> float:
     r"""Bias of the sample ESS to order 1/n, from the moments ``m_r = E w^r`` of a ratio of mean one.
 
-    .. math:: \frac1n \Big( \frac{m_2 - 1}{m_2} - \frac{2 (m_3 - m_2)}{m_2^2} + \frac{m_4 - m_2^2}{m_2^3}
-    \Big)
+    .. math:: \frac1n \Big( 1 - \frac{2 m_3}{m_2^2} + \frac{m_4}{m_2^3} \Big)
 
     Always finite for finite moments; +5/n for a Gaussian log-ratio at ESS 1/2, so that 10 draws say nothing.
     """
     if n < 1:
         raise ValueError(f"needs at least one draw, got n = {n}")
-    return ((m2 - 1) / m2 - 2 * (m3 - m2) / m2**2 + (m4 - m2**2) / m2**3) / n
+    return (1 - 2 * m3 / m2**2 + m4 / m2**3) / n
 
 
 def gaussian_ess_bias(s2: float, n: int, /) -> float:
@@ -43,7 +42,7 @@ def log_ess_variance(m2: float, m3: float, m4: float, /) -> float:
 
     Good from about a thousand draws on; below, it promises too much.
     """
-    return 4 * (m2 - 1) - 4 * (m3 - m2) / m2 + (m4 - m2**2) / m2**2
+    return 4 * m2 - 1 - 4 * m3 / m2 + m4 / m2**2
 
 
 class EssInterval(NamedTuple):
