@@ -83,7 +83,9 @@ def _generalised_pareto_shape(excess: Array) -> Array:
     xp = namespace(excess)
     m = excess.shape[-1]
     grid = 30 + int(math.sqrt(m))  # points of the quadrature over b; Zhang & Stephens 2009
-    index = xp.cumulative_sum(xp.ones_like(excess[..., :1] + xp.zeros((grid,), dtype=excess.dtype)), axis=-1)
+    index = xp.cumulative_sum(
+        xp.ones_like(xp.broadcast_to(excess[..., :1], (*excess.shape[:-1], grid))), axis=-1
+    )
     quartile = excess[..., int(m / 4 + 0.5) - 1][..., None]
     largest = excess[..., -1:]
     fits = quartile > 0  # an unknown tail has been set to equal ratios: excess 0

@@ -1,0 +1,89 @@
+"""What the toy's sampler does differently from its trainer at equal weights: logit noise or rounding.
+
+One draw serves every law of noise, so the law is a traced number and not a shape: four standard normals give a
+Gaussian, a Laplace (difference of two exponentials, each half a sum of two squares) and a Student-t with three
+degrees of freedom (normal over the root of a sum of three squares), all of unit variance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from theory.arrays import log_softmax
+from theory.experiment import Numerics
+
+KINDS = ("exact", "gaussian", "laplace", "student-t", "mantissa")
+"""Numerics the toy can run, in the order of their traced index; formats of a real engine need real weights."""
+
+
+class EngineSettings(NamedTuple):
+    """`Numerics` as traced numbers."""
+
+    kind: jax.Array
+    scale: jax.Array
+    """Standard deviation of the logit noise, nats; 0 where there is none"""
+    bits: jax.Array
+    fresh: jax.Array
+
+
+def engine_settings(numerics: Numerics, dtype: object) -> EngineSettings:
+    """Traced form of the numerics.
+
+    Raises
+    ------
+    ValueError
+        For a format of a real engine.
+    """
+    if numerics.kind not in KINDS:
+        raise ValueError(
+            f"the toy's engine is one of {', '.join(KINDS)}, got {numerics.kind!r}; "
+            "formats of a real engine run in real/"
+        )
+    noisy = numerics.kind in ("gaussian", "laplace", "student-t")
+    return EngineSettings(
+        kind=jnp.asarray(KINDS.index(numerics.kind)),
+        scale=jnp.asarray(numerics.scale if noisy else 0.0, dtype),
+        bits=jnp.asarray(numerics.mantissa_bits),
+        fresh=jnp.asarray(numerics.fresh and noisy),
+    )
+
+
+def noise(settings: EngineSettings, key: jax.Array, shape: tuple[int, ...], dtype: object) -> jax.Array:
+    """Draw logit noise of the wanted law and scale, independent over the entries of `shape`, nats."""
+    a, b, c, d = jax.random.normal(key, (4, *shape), dtype)
+    laplace = (a**2 + b**2 - c**2 - d**2) / (2 * math.sqrt(2))
+    student = a / jnp.sqrt(b**2 + c**2 + d**2)
+    kind = settings.kind
+    drawn = jnp.where(
+        kind == KINDS.index("laplace"), laplace, jnp.where(kind == KINDS.index("student-t"), student, a)
+    )
+    return settings.scale * drawn
+
+
+def round_mantissa(x: jax.Array, bits: jax.Array) -> jax.Array:
+    """Round to `bits` stored bits of mantissa (3 is that of e4m3), with no limit of range."""
+    mantissa, exponent = jnp.frexp(x)
+    # frexp's mantissa lies in [1/2, 1): the leading bit is not stored
+    steps = jnp.exp2((bits + 1).astype(x.dtype))
+    return jnp.ldexp(jnp.round(mantissa * steps) / steps, exponent)
+
+
+def sampled_log_probs(logpi_s: jax.Array, noise_table: jax.Array, settings: EngineSettings) -> jax.Array:
+    """Log-probabilities mu the engine really samples from, given the trainer's at the weights it holds.
+
+    Rounding acts on logits below the state's largest, as an engine that subtracts the maximum first would see
+    them; noise is added to the logits.
+    """
+    shifted = logpi_s - jnp.max(logpi_s, axis=-1, keepdims=True)
+    logits = jax.lax.cond(
+        settings.kind == KINDS.index("mantissa"),
+        lambda z: round_mantissa(z, settings.bits),
+        lambda z: z + noise_table,
+        shifted,
+    )
+    # an exact engine is exact bit by bit: a second softmax would move the last digit
+    return jnp.where(settings.kind == KINDS.index("exact"), logpi_s, log_softmax(logits))

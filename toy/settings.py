@@ -1,0 +1,178 @@
+"""Environments of the toy, and the named experiments: functions that return an `Experiment`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from theory.advantage import Baseline
+from theory.corrections import Correction
+from theory.corrections import correction as named_correction
+from theory.experiment import Experiment, Numerics
+
+Memory = Literal["first", "last"]
+"""What the policy sees of the past. first: the first token, for the whole response (an early decision, then filler
+on which the advantage has no contrast but is not zero, as in long responses); last: the token before"""
+
+STALE = 64
+"""Sync period longer than a run of 40 steps: the articles' stale sampler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sequence:
+    """Autoregressive environment: a softmax policy over (prompt, position, memory) with shared parameters.
+
+    Logits are ``z0 + (h W) O``: fixed random logits z0, unit features h, trained W starting at 0, and a low-rank
+    output embedding O. Rewards are +1 from the prompt's quantile of the score upwards and -1 below.
+    """
+
+    prompts: int = 8
+    length: int = 8
+    """Tokens of every response"""
+    vocabulary: int = 16
+    embedding: int = 8
+    """Features of a state, the rows of W"""
+    rank: int = 6
+    """Rank of the output embedding, at most the vocabulary"""
+    beta: float = 3.0
+    """Scale of the initial logits, nats"""
+    het: float = 1.0
+    """Spread of that scale over states, as the sigma of a log-normal"""
+    memory: Memory = "first"
+    quantile: float = 0.93
+    """Share of the initial policy's responses that score below a success"""
+    seed: int = 0
+    """Of the environment: fixes logits, features, scores and the engine's frozen noise"""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes no policy has."""
+        if self.memory not in get_args(Memory):
+            raise ValueError(f"unknown memory {self.memory!r}; known: {', '.join(get_args(Memory))}")
+        _check_sizes(
+            prompts=(self.prompts, 1),
+            length=(self.length, 1),
+            vocabulary=(self.vocabulary, 2),
+            embedding=(self.embedding, 1),
+            rank=(self.rank, 1),
+        )
+        if self.rank > self.vocabulary:
+            raise ValueError(f"rank is at most the vocabulary ({self.vocabulary}), got {self.rank}; lower it")
+        _check_quantile(self.quantile)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bandit:
+    """One-step bandit with one free logit per prompt and arm; closed forms of the theory apply to it as they are."""
+
+    prompts: int = 8
+    arms: int = 16
+    beta: float = 2.0
+    """Scale of the initial logits, nats"""
+    het: float = 0.8
+    """Spread of that scale over prompts, as the sigma of a log-normal"""
+    quantile: float = 0.7
+    """Share of the initial policy's draws that score below a success"""
+    logits: tuple[tuple[float, ...], ...] | None = None
+    """Initial logits, one row a prompt, in place of random ones"""
+    rewards: tuple[tuple[float, ...], ...] | None = None
+    """Reward of each arm, one row a prompt, in place of +-1 by random score; a positive one counts as right"""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse sizes and tables that do not fit each other."""
+        _check_sizes(prompts=(self.prompts, 1), arms=(self.arms, 2))
+        _check_quantile(self.quantile)
+        for name in ("logits", "rewards"):
+            table = getattr(self, name)
+            if table is not None and (
+                len(table) != self.prompts or any(len(row) != self.arms for row in table)
+            ):
+                shape = f"{len(table)} rows of {sorted({len(row) for row in table})}"
+                raise ValueError(
+                    f"{name} needs one row a prompt and one number an arm ({self.prompts} x {self.arms}), "
+                    f"got {shape}; set prompts and arms to match"
+                )
+
+
+def _check_sizes(**sizes: tuple[int, int]) -> None:
+    for name, (got, least) in sizes.items():
+        if got < least:
+            raise ValueError(f"{name} must be >= {least}, got {got}; raise it")
+
+
+def _check_quantile(quantile: float) -> None:
+    if not 0 < quantile < 1:
+        raise ValueError(f"quantile is a share strictly between 0 and 1, got {quantile}")
+
+
+def _rule(correction: str | Correction) -> Correction:
+    return named_correction(correction) if isinstance(correction, str) else correction
+
+
+def setting_s(
+    env_seed: int = 0,
+    *,
+    quantile: float = 0.93,
+    lr: float = 2.0,
+    correction: str | Correction = "pg",
+    sync_every: int = 1,
+    numerics: Numerics | None = None,
+    samples: int = 128,
+    steps: int = 40,
+    baseline: Baseline = "group",
+    minibatches: int = 1,
+    seed: int = 0,
+) -> Experiment:
+    """Standard setting S: 8 prompts, 8 tokens, 16 words, an early decision and long filler.
+
+    The defaults are the on-policy reference; ``sync_every=STALE`` makes it stale, `numerics` noisy. The usual
+    pairs are quantile .7 with lr 4 and quantile .93 with lr 2.
+    """
+    environment = Sequence(quantile=quantile, seed=env_seed)
+    return Experiment(
+        environment=environment,
+        correction=_rule(correction),
+        lr=lr,
+        steps=steps,
+        prompts=environment.prompts,
+        samples=samples,
+        baseline=baseline,
+        sync_every=sync_every,
+        numerics=numerics or Numerics(),
+        minibatches=minibatches,
+        seed=seed,
+    )
+
+
+def bandit(
+    env_seed: int = 0,
+    *,
+    lr: float = 2.0,
+    correction: str | Correction = "pg",
+    sync_every: int = 1,
+    numerics: Numerics | None = None,
+    samples: int = 256,
+    steps: int = 40,
+    baseline: Baseline = "none",
+    minibatches: int = 1,
+    seed: int = 0,
+) -> Experiment:
+    """One-step bandit of 8 prompts and 16 arms.
+
+    The baseline is the raw reward: with a group baseline centring changes nothing on a shared prefix (the lemma
+    of claim ``centering``).
+    """
+    environment = Bandit(seed=env_seed)
+    return Experiment(
+        environment=environment,
+        correction=_rule(correction),
+        lr=lr,
+        steps=steps,
+        prompts=environment.prompts,
+        samples=samples,
+        baseline=baseline,
+        sync_every=sync_every,
+        numerics=numerics or Numerics(),
+        minibatches=minibatches,
+        seed=seed,
+    )

@@ -1,0 +1,167 @@
+"""Run experiments on the toy: `Experiment` in, `Trace` out, many seeds in one compiled call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from theory.experiment import Experiment
+from theory.records import StepRecord, Trace
+from toy import cache
+from toy.engine import engine_settings
+from toy.ensemble import Ensemble
+from toy.environment import build, memory_of
+from toy.families import branches_for, family_of, rule_settings
+from toy.loop import BASELINES, Reported, Settings, Static, simulate
+
+
+def ensemble(
+    experiment: Experiment,
+    *,
+    seeds: int,
+    on_step: Callable[[int, StepRecord], None] | None = None,
+    tokens: bool = False,
+    double: bool = False,
+) -> Ensemble:
+    """Run an experiment with several training seeds.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        Its environment is one of `toy.settings`; ``prompts`` must be the environment's.
+    seeds : int
+        Runs; the i-th draws from the i-th key of ``experiment.seed``, whatever their number. Frozen engine noise
+        is the environment's and so the same for all.
+    on_step : callable, optional
+        Gets the index of the seed and its `StepRecord`, seed after seed, once the compiled call is over.
+    tokens : bool
+        Report every drawn token as well; compiles anew.
+    double : bool
+        Float64 in place of float32.
+
+    Returns
+    -------
+    Ensemble
+
+    Raises
+    ------
+    ValueError
+        For what the toy cannot run: another engine's environment or numerics, sizes that do not fit.
+
+    Notes
+    -----
+    A correction whose family (`toy.families.FAMILIES`) is not in the table compiles a function of its own, once.
+    """
+    cache.switch_on()
+    with jax.enable_x64(double):
+        arguments, static = _prepare(experiment, seeds, tokens, jnp.float64 if double else jnp.float32)
+        reported: Reported = jax.device_get(simulate(*arguments, static=static))
+    result = Ensemble(
+        experiment=experiment,
+        measures={name: np.asarray(values) for name, values in reported.measures.items()},
+        theta=reported.weights_DV,
+        theta_sampler=reported.sampler_DV,
+        drawn=reported.tokens,
+    )
+    if on_step is not None:
+        for seed in range(seeds):
+            for record in result.records(seed):
+                on_step(seed, record)
+    return result
+
+
+def run(
+    experiment: Experiment, *, on_step: Callable[[StepRecord], None] | None = None, tokens: bool = False
+) -> Trace:
+    """Run one seed; the interface both engines share."""
+    each = None if on_step is None else lambda _, record: on_step(record)
+    return ensemble(experiment, seeds=1, on_step=each, tokens=tokens).traces[0]
+
+
+def sweep(
+    experiments: Iterable[Experiment],
+    *,
+    seeds: int,
+    workers: int | None = None,
+    on_done: Callable[[int, Ensemble], None] | None = None,
+    **options: Any,
+) -> Sequence[Ensemble]:
+    """Run many experiments, a few at a time in threads; results in their order.
+
+    Parameters
+    ----------
+    experiments : iterable of Experiment
+        The cells.
+    seeds : int
+        Training seeds of each.
+    workers : int, optional
+        Threads; by default one a core. A compiled call holds no Python lock, so they run side by side.
+    on_done : callable, optional
+        Gets the index of a cell and its ensemble as soon as the cell and all before it are done.
+    **options
+        Further options of `ensemble`.
+    """
+    cells = list(experiments)
+    one = partial(ensemble, seeds=seeds, **options)
+    workers = workers or os.cpu_count() or 1
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        results = []
+        for i, result in enumerate(pool.map(one, cells)):
+            results.append(result)
+            if on_done is not None:
+                on_done(i, result)
+    return results
+
+
+def _prepare(
+    experiment: Experiment, seeds: int, tokens: bool, dtype: Any
+) -> tuple[tuple[Any, Settings, jax.Array, jax.Array], Static]:
+    """Traced and static arguments of the compiled loop."""
+    environment = experiment.environment
+    task = build(environment)
+    _check(experiment, seeds)
+    rule = experiment.correction
+    families = branches_for(rule)
+    static = Static(
+        memory=memory_of(environment),
+        samples=experiment.samples,
+        steps=experiment.steps,
+        minibatches=experiment.minibatches,
+        families=families,
+        tokens=tokens,
+    )
+    settings = Settings(
+        lr=jnp.asarray(experiment.lr, dtype),
+        sync_every=jnp.asarray(experiment.sync_every),
+        branch=jnp.asarray(families.index(family_of(rule))),
+        baseline=jnp.asarray(BASELINES.index(experiment.baseline)),
+        rule=rule_settings(rule, dtype),
+        engine=engine_settings(experiment.numerics, dtype),
+    )
+    engine_key = jax.random.fold_in(jax.random.key(environment.seed), 1)
+    run_key = jax.random.key(experiment.seed)
+    keys_S = jax.vmap(lambda i: jax.random.fold_in(run_key, i))(jnp.arange(seeds))
+    return (task.cast(dtype), settings, engine_key, keys_S), static
+
+
+def _check(experiment: Experiment, seeds: int) -> None:
+    environment = experiment.environment
+    if seeds < 1:
+        raise ValueError(f"an ensemble needs at least one seed, got {seeds}; three or more give an error")
+    if experiment.prompts != environment.prompts:
+        raise ValueError(
+            f"the toy draws every prompt of its environment each step, got prompts={experiment.prompts} with "
+            f"an environment of {environment.prompts}; set them equal"
+        )
+    if experiment.samples % experiment.minibatches:
+        raise ValueError(
+            f"minibatches split the samples of each prompt evenly, got {experiment.samples} samples in "
+            f"{experiment.minibatches}; choose a divisor"
+        )

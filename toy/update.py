@@ -1,0 +1,96 @@
+"""One update of the toy's trainer from a batch, under any correction of the core.
+
+Draws in one state share a row of log-probabilities, so a centred correction is evaluated once per state and action
+with the advantages pooled there: the constants of `theory.centering` are linear in the advantage, up to its sign.
+Shape suffixes: see `toy.task`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from theory.centering import coefficients
+from theory.corrections import Correction, Logps, log_ratio, lr_factor
+from theory.ess import ess_fraction, response_log_ratio
+from toy.families import Family, RuleSettings, rule_of
+from toy.policy import at_tokens, log_probs, pool
+from toy.task import Task
+
+
+class Batch(NamedTuple):
+    """Drawn tokens, by their place in the tables, and what they earned."""
+
+    index_CNT: jax.Array
+    advantage_CN: jax.Array
+
+
+class Constants(NamedTuple):
+    """Constants of the surrogate: per drawn token, per table entry, and the factor on the learning rate."""
+
+    token_CNT: jax.Array
+    table_CTUV: jax.Array
+    lr_factor: jax.Array
+
+
+def _own_ess(rule: Correction, token: Logps) -> jax.Array:
+    """ESS share of the correction's own, unclipped ratio at its own level."""
+    log_w_CNT = log_ratio(rule.ratio, token)
+    if rule.level == "token":
+        return ess_fraction(log_w_CNT.reshape(-1))
+    whole_CN = response_log_ratio(log_w_CNT, geometric=rule.level == "geometric")
+    return ess_fraction(whole_CN.reshape(-1))
+
+
+def _map(tables: Logps, f) -> Logps:
+    return Logps(*(None if x is None else f(x) for x in tables))
+
+
+def _constants(family: Family, settings: RuleSettings, tables: Logps, batch: Batch) -> Constants:
+    """Constants of one branch."""
+    rule = rule_of(family, settings)
+    token = _map(tables, lambda table: at_tokens(table, batch.index_CNT))
+    advantage_CNT = jnp.broadcast_to(batch.advantage_CN[..., None], batch.index_CNT.shape)
+    factor = lr_factor(rule, _own_ess(rule, token)) if family.scaled else jnp.ones((), token.pi.dtype)
+    if not rule.centered:
+        score = coefficients(rule, token, advantage_CNT).token
+        return Constants(score, jnp.zeros_like(tables.pi), factor)
+    signs = (advantage_CNT,)
+    if family.clip == "ppo":  # the only clip that depends on the sign of the advantage
+        signs = (jnp.maximum(advantage_CNT, 0), jnp.minimum(advantage_CNT, 0))
+    table = jnp.zeros_like(tables.pi)
+    for part_CNT in signs:
+        pooled = pool(part_CNT, batch.index_CNT, tables.pi.shape)
+        row = _map(tables, lambda x: x[..., None, :])
+        constants = coefficients(rule, tables, pooled, row=row)
+        table = table + constants.token + constants.row.sum(-2)
+    return Constants(jnp.zeros_like(advantage_CNT), table, factor)
+
+
+def update(
+    task: Task,
+    weights_DV: jax.Array,
+    logmu_CTUV: jax.Array,
+    logpi_s_CTUV: jax.Array,
+    logpi_old_CTUV: jax.Array | None,
+    batch: Batch,
+    *,
+    families: tuple[Family, ...],
+    branch: jax.Array,
+    settings: RuleSettings,
+) -> tuple[jax.Array, jax.Array]:
+    """Gradient (D, V) of the corrected objective, to be ascended, and the factor on the learning rate.
+
+    The objective is summed over the tokens of a response and averaged over the batch's responses.
+    """
+    logpi_CTUV, pull_back = jax.vjp(partial(log_probs, task), weights_DV)
+    tables = Logps(logmu_CTUV, logpi_s_CTUV, logpi_CTUV, logpi_old_CTUV)
+    branches = [partial(_constants, family) for family in families]
+    constants: Constants = jax.lax.switch(branch, branches, settings, tables, batch)
+    # the surrogate of `theory.centering` is linear in log pi: its constants are its cotangent
+    cotangent = constants.table_CTUV + pool(constants.token_CNT, batch.index_CNT, logpi_CTUV.shape)
+    (gradient_DV,) = pull_back(cotangent / batch.advantage_CN.size)
+    return gradient_DV, constants.lr_factor
