@@ -23,8 +23,8 @@ def jackknife(statistic: Callable[..., Any], groups: Sequence[Any], /) -> Jackkn
     statistic : callable
         Takes one array of members a group, in order, and returns a number or an array.
     groups : sequence of arrays
-        Members of each group (seeds, environments, ...), independent of each other and between groups. A group
-        of one member cannot be varied and adds no error: the error is then NaN, not zero.
+        Members of each group (seeds, environments, ...), independent of each other and between groups. A
+        group of one member cannot be varied: the error is then NaN, not zero.
 
     Returns
     -------

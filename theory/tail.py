@@ -1,7 +1,7 @@
 r"""Tail index of an importance ratio: the companion that says when its ESS cannot be believed.
 
-The largest ratios are fitted by a generalised Pareto law; its shape k tells which moments are missing: above 1/2
-the variance of w is infinite, so the population ESS is 0 whatever the sample says. Claim ``heavy-tail``.
+The largest ratios are fitted by a generalised Pareto law; its shape k tells which moments are missing: above
+1/2 the variance of w is infinite, so the population ESS is 0 whatever the sample says. Claim ``heavy-tail``.
 """
 
 from __future__ import annotations

@@ -31,9 +31,10 @@ def folder() -> Path | None:
 
 @functools.cache
 def switch_on() -> Path | None:
-    """Have JAX keep what it compiles, unless the user has told it where (or told us not to); once a process."""
-    if jax.config.jax_compilation_cache_dir is not None:
-        return Path(jax.config.jax_compilation_cache_dir)
+    """Have JAX keep what it compiles, unless the user has said where or not to."""
+    chosen = jax.config.values["jax_compilation_cache_dir"]
+    if chosen is not None:
+        return Path(chosen)
     place = folder()
     if place is not None:
         try:

@@ -1,8 +1,8 @@
 """What the toy's sampler does differently from its trainer at equal weights: logit noise or rounding.
 
-One draw serves every law of noise, so the law is a traced number and not a shape: four standard normals give a
-Gaussian, a Laplace (difference of two exponentials, each half a sum of two squares) and a Student-t with three
-degrees of freedom (normal over the root of a sum of three squares), all of unit variance.
+One draw serves every law of noise, so the law is a traced number and not a structure: four standard normals
+give a Gaussian, a Laplace (difference of two exponentials, each half a sum of two squares) and a Student-t
+with three degrees of freedom (normal over the root of a sum of three squares), all of unit variance.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from theory.arrays import log_softmax
 from theory.experiment import Numerics
 
 KINDS = ("exact", "gaussian", "laplace", "student-t", "mantissa")
-"""Numerics the toy can run, in the order of their traced index; formats of a real engine need real weights."""
+"""Numerics the toy can run, in the order of their traced index; formats of a real engine run in real/."""
 
 
 class EngineSettings(NamedTuple):
@@ -30,7 +31,7 @@ class EngineSettings(NamedTuple):
     fresh: jax.Array
 
 
-def engine_settings(numerics: Numerics, dtype: object) -> EngineSettings:
+def engine_settings(numerics: Numerics, dtype: DTypeLike) -> EngineSettings:
     """Traced form of the numerics.
 
     Raises
@@ -52,7 +53,7 @@ def engine_settings(numerics: Numerics, dtype: object) -> EngineSettings:
     )
 
 
-def noise(settings: EngineSettings, key: jax.Array, shape: tuple[int, ...], dtype: object) -> jax.Array:
+def noise(settings: EngineSettings, key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Draw logit noise of the wanted law and scale, independent over the entries of `shape`, nats."""
     a, b, c, d = jax.random.normal(key, (4, *shape), dtype)
     laplace = (a**2 + b**2 - c**2 - d**2) / (2 * math.sqrt(2))

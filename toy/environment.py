@@ -11,11 +11,11 @@ import numpy as np
 from theory.arrays import log_softmax
 from theory.records import OFF_SUPPORT_BELOW
 from toy.policy import at_tokens, draw, flat_index
-from toy.settings import Bandit, Sequence
+from toy.settings import Bandit, Memory, Sequence
 from toy.task import Task
 
 THRESHOLD_DRAWS = 512
-"""Initial responses per prompt that fix the success threshold where no exact quantile exists (memory 'last')."""
+"""Initial responses per prompt that fix the threshold of success where it is not exact (memory 'last')."""
 
 RARE_SCORE = -3.0
 """Score of a token the initial policy all but never draws: leaving its support must not pay."""
@@ -42,7 +42,7 @@ def build(environment: Sequence | Bandit) -> Task:
             )
 
 
-def memory_of(environment: Sequence | Bandit) -> str:
+def memory_of(environment: Sequence | Bandit) -> Memory:
     """Memory of the environment's policy; a bandit has one token and so nothing to remember."""
     return environment.memory if isinstance(environment, Sequence) else "first"
 
@@ -105,7 +105,7 @@ def _reward_from(score_CV: np.ndarray, threshold_C: np.ndarray) -> np.ndarray:
 
 
 def _quantile(score_CV: np.ndarray, logp_CV: np.ndarray, quantile: float) -> np.ndarray:
-    """Smallest score of each prompt with at least the share `quantile` of the initial policy at or below it."""
+    """Smallest score of each prompt that the share `quantile` of the initial policy does not exceed."""
     order = np.argsort(score_CV, axis=-1)
     below = np.cumsum(np.take_along_axis(np.exp(logp_CV), order, -1), axis=-1)
     # the last cumulative share may round below the quantile: then the best token alone is right

@@ -1,7 +1,8 @@
 """One compiled function for every correction: what is structure becomes a branch, what is a number is traced.
 
-Two corrections of one *family* differ in numbers alone (bounds, thresholds, powers). The families of the whole table
-are the branches of one ``lax.switch``; a correction whose family is not among them is compiled alone, once.
+Two corrections of one *family* differ in numbers alone (bounds, thresholds, powers). The families of the
+whole table are the branches of one ``lax.switch``; a correction whose family is not among them is compiled
+alone, once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from theory.corrections import CORRECTIONS, PPO_REFERENCE, Center, Clip, Correction, Level, Ratio, correction
 
@@ -54,18 +56,16 @@ def family_of(rule: Correction) -> Family:
     )
 
 
-def rule_settings(rule: Correction, dtype: object) -> RuleSettings:
+def rule_settings(rule: Correction, dtype: DTypeLike) -> RuleSettings:
     """Numbers of a correction, with the settings that switch a clip off where it has none."""
     unclipped = rule.clip == "none"
-    numbers = (
-        0.0 if unclipped else rule.low,
-        math.inf if unclipped else rule.high,
-        math.inf if rule.dual is None else rule.dual,
-        rule.lr_power,
-        rule.resync_below,
-    )
     return RuleSettings(
-        *(jnp.asarray(x, dtype) for x in numbers), jnp.asarray(rule.resync_level == "sequence")
+        low=jnp.asarray(0.0 if unclipped else rule.low, dtype),
+        high=jnp.asarray(math.inf if unclipped else rule.high, dtype),
+        dual=jnp.asarray(math.inf if rule.dual is None else rule.dual, dtype),
+        lr_power=jnp.asarray(rule.lr_power, dtype),
+        resync_below=jnp.asarray(rule.resync_below, dtype),
+        resync_on_sequence=jnp.asarray(rule.resync_level == "sequence"),
     )
 
 

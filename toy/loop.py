@@ -1,9 +1,9 @@
-"""The compiled loop of sampler and trainer: one function for every correction, all steps and many seeds at once.
+"""The compiled loop of sampler and trainer: one function for every correction, all steps and many seeds.
 
-Shapes are static: prompts, length, vocabulary, features, samples, steps, seeds, minibatches. Everything else (the
-environment's numbers, lr, correction, clip bounds, thresholds, sync period, noise) is traced, so a new value
-recompiles nothing. Cells are looped over in Python, not vmapped: under vmap a switch runs all its branches.
-Shape suffixes: see `toy.task`.
+Shapes are static: prompts, length, vocabulary, features, samples, steps, seeds, minibatches. Everything
+else (the environment's numbers, lr, correction, clip bounds, thresholds, sync period, noise) is traced, so
+a new value recompiles nothing. Cells are looped over in Python, not vmapped: under vmap a switch runs all
+its branches. Shape suffixes: see `toy.task`.
 """
 
 from __future__ import annotations

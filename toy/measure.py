@@ -1,4 +1,4 @@
-"""Exact measures of toy policies: KL between runs, deviation in noise floors, accuracy, off-support share, ESS.
+"""Exact measures of toy policies: KL between runs, deviation in noise floors, accuracy, off-support share.
 
 Everything is a sum over states and actions in float64, at parameters recorded by `toy.simulate.ensemble`; the
 sums over prefixes go by dynamic programming. Shape suffixes: see `toy.task`; here K is the steps asked for.
@@ -60,7 +60,7 @@ def _same_environment(*ensembles: Ensemble) -> None:
 @partial(jax.jit, static_argnames="memory")
 def _pairwise(task: Task, first_KSDV: jax.Array, second_KSDV: jax.Array, *, memory: Memory) -> jax.Array:
     """KL (K, S1, S2) per token of every first run to every second one, on the first one's own prefixes."""
-    C, T, U, V = task.logits_CTUV.shape
+    C, T, _, _ = task.logits_CTUV.shape
 
     def tables(theta_SDV: jax.Array) -> jax.Array:
         return jax.vmap(partial(log_probs, task))(theta_SDV)
@@ -105,20 +105,20 @@ def deviation_in_floors(
     floor: Ensemble | None = None,
     steps: Sequence[int] | None = None,
 ) -> Deviation:
-    """Distance of a method from the on-policy runs, in units of the distance between two on-policy runs.
+    r"""Distance of a method from the on-policy runs, in units of the distance between two on-policy runs.
 
-    .. math:: \\frac{\\mathrm{mean}_{i,j} KL(method_i || on_j)}{\\mathrm{mean}_{i \\ne j} KL(on_i || on_j)}
+    .. math:: \frac{\mathrm{mean}_{i,j} KL(method_i || on_j)}{\mathrm{mean}_{i \ne j} KL(on_i || on_j)}
 
     Parameters
     ----------
     method : Ensemble
-        The runs to judge; their ``Experiment.seed`` differs from the references', so that no draws are shared.
+        The runs to judge; their ``Experiment.seed`` differs from the references', so no draws are shared.
     on_policy : Ensemble
         The reference runs.
     floor : Ensemble, optional
-        On-policy runs with a third seed that form the floor. Left out, the references form it themselves: then a
-        floor that came out low by chance also moves the numerator, which the jackknife accounts for but a
-        separate floor avoids.
+        On-policy runs with a third seed that form the floor. Left out, the references form it themselves:
+        then one straying reference moves numerator and floor together. The jackknife accounts for that, a
+        separate floor avoids it.
     steps : sequence of int, optional
         Steps, from 1; all if left out.
 

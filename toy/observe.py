@@ -34,7 +34,7 @@ def k_hat(log_w: jax.Array) -> jax.Array:
 
 
 def accuracy(task: Task, logp_CTUV: jax.Array, key: jax.Array, *, memory: Memory) -> jax.Array:
-    """Share of the trainer's own responses that are right: exact where the first token decides, else sampled."""
+    """Share of the trainer's own responses that are right; exact where the first token decides."""
     if task.reward_CV is not None:
         first_CV = jnp.exp(logp_CTUV[:, 0, -1])
         return jnp.mean(jnp.sum(jnp.where(task.reward_CV > 0, first_CV, 0.0), -1))

@@ -1,7 +1,7 @@
-"""The toy's policy as tables over states: log-probabilities, drawing responses, occupancies by dynamic programming.
+"""The toy's policy as tables over states: log-probabilities, responses drawn, occupancies summed exactly.
 
-A policy is one table of log-probabilities (C, T, U, V); a state is (prompt, position, memory). Shape suffixes: see
-`toy.task`.
+A policy is one table of log-probabilities (C, T, U, V); a state is (prompt, position, memory). Shape
+suffixes: see `toy.task`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _invert(cumulative: jax.Array, V: int, state: jax.Array, uniform: jax.Array)
     return high
 
 
-def flat_index(responses: Responses, shape: tuple[int, int, int, int]) -> jax.Array:
+def flat_index(responses: Responses, shape: tuple[int, ...]) -> jax.Array:
     """Place (C, N, T) of each drawn token in a flattened table (C, T, U, V)."""
     C, T, U, V = shape
     prompt = jnp.arange(C)[:, None, None]
@@ -89,7 +89,7 @@ def at_tokens(table_CTUV: jax.Array, index_CNT: jax.Array) -> jax.Array:
     return table_CTUV.reshape(-1).at[index_CNT].get(mode="promise_in_bounds")
 
 
-def pool(values_CNT: jax.Array, index_CNT: jax.Array, shape: tuple[int, int, int, int]) -> jax.Array:
+def pool(values_CNT: jax.Array, index_CNT: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Sum of values over the tokens drawn in each entry of a table: the transpose of `at_tokens`."""
     zeros = jnp.zeros(shape, values_CNT.dtype).reshape(-1)
     return zeros.at[index_CNT].add(values_CNT, mode="promise_in_bounds").reshape(shape)
@@ -97,7 +97,7 @@ def pool(values_CNT: jax.Array, index_CNT: jax.Array, shape: tuple[int, int, int
 
 def occupancy(logp_CTUV: jax.Array, *, memory: Memory) -> jax.Array:
     """Probability (C, T, U) of each state under the policy's own responses; sums to 1 over U. Exact."""
-    C, T, U, V = logp_CTUV.shape
+    C, T, U, _ = logp_CTUV.shape
     start_CU = jnp.zeros((C, U), logp_CTUV.dtype).at[:, U - 1].set(1.0)
     if T == 1:
         return start_CU[:, None]

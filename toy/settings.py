@@ -11,8 +11,9 @@ from theory.corrections import correction as named_correction
 from theory.experiment import Experiment, Numerics
 
 Memory = Literal["first", "last"]
-"""What the policy sees of the past. first: the first token, for the whole response (an early decision, then filler
-on which the advantage has no contrast but is not zero, as in long responses); last: the token before"""
+"""What the policy sees of the past. first: the first token, for the whole response (an early decision, then
+filler on which the advantage has no contrast but is not zero, as in long responses); last: the token
+before"""
 
 STALE = 64
 """Sync period longer than a run of 40 steps: the articles' stale sampler."""
@@ -22,8 +23,8 @@ STALE = 64
 class Sequence:
     """Autoregressive environment: a softmax policy over (prompt, position, memory) with shared parameters.
 
-    Logits are ``z0 + (h W) O``: fixed random logits z0, unit features h, trained W starting at 0, and a low-rank
-    output embedding O. Rewards are +1 from the prompt's quantile of the score upwards and -1 below.
+    Logits are ``z0 + (h W) O``: fixed random logits z0, unit features h, trained W starting at 0, and a
+    low-rank output embedding O. Rewards are +1 from the prompt's quantile of the score upwards and -1 below.
     """
 
     prompts: int = 8
@@ -62,7 +63,7 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandit:
-    """One-step bandit with one free logit per prompt and arm; closed forms of the theory apply to it as they are."""
+    """One-step bandit with one free logit per prompt and arm, as in the closed forms of the theory."""
 
     prompts: int = 8
     arms: int = 16
@@ -75,7 +76,7 @@ class Bandit:
     logits: tuple[tuple[float, ...], ...] | None = None
     """Initial logits, one row a prompt, in place of random ones"""
     rewards: tuple[tuple[float, ...], ...] | None = None
-    """Reward of each arm, one row a prompt, in place of +-1 by random score; a positive one counts as right"""
+    """Reward of each arm, one row a prompt, in place of +-1 by random score; right if positive"""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ def setting_s(
     minibatches: int = 1,
     seed: int = 0,
 ) -> Experiment:
-    """Standard setting S: 8 prompts, 8 tokens, 16 words, an early decision and long filler.
+    """Return standard setting S: 8 prompts, 8 tokens, 16 words, an early decision and long filler.
 
     The defaults are the on-policy reference; ``sync_every=STALE`` makes it stale, `numerics` noisy. The usual
     pairs are quantile .7 with lr 4 and quantile .93 with lr 2.
@@ -157,10 +158,10 @@ def bandit(
     minibatches: int = 1,
     seed: int = 0,
 ) -> Experiment:
-    """One-step bandit of 8 prompts and 16 arms.
+    """Return the one-step bandit of 8 prompts and 16 arms.
 
-    The baseline is the raw reward: with a group baseline centring changes nothing on a shared prefix (the lemma
-    of claim ``centering``).
+    The baseline is the raw reward: with a group baseline centring changes nothing on a shared prefix (the
+    lemma of claim ``centering``).
     """
     environment = Bandit(seed=env_seed)
     return Experiment(

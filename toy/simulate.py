@@ -37,8 +37,8 @@ def ensemble(
     experiment : Experiment
         Its environment is one of `toy.settings`; ``prompts`` must be the environment's.
     seeds : int
-        Runs; the i-th draws from the i-th key of ``experiment.seed``, whatever their number. Frozen engine noise
-        is the environment's and so the same for all.
+        Runs; the i-th draws from the i-th key of ``experiment.seed``, whatever their number. Frozen engine
+        noise is the environment's and so the same for all.
     on_step : callable, optional
         Gets the index of the seed and its `StepRecord`, seed after seed, once the compiled call is over.
     tokens : bool
@@ -57,7 +57,7 @@ def ensemble(
 
     Notes
     -----
-    A correction whose family (`toy.families.FAMILIES`) is not in the table compiles a function of its own, once.
+    A correction whose family is not among `toy.families.FAMILIES` compiles a function of its own, once.
     """
     cache.switch_on()
     with jax.enable_x64(double):
@@ -66,9 +66,9 @@ def ensemble(
     result = Ensemble(
         experiment=experiment,
         measures={name: np.asarray(values) for name, values in reported.measures.items()},
-        theta=reported.weights_DV,
-        theta_sampler=reported.sampler_DV,
-        drawn=reported.tokens,
+        theta=np.asarray(reported.weights_DV),
+        theta_sampler=np.asarray(reported.sampler_DV),
+        drawn={name: np.asarray(values) for name, values in reported.tokens.items()},
     )
     if on_step is not None:
         for seed in range(seeds):

@@ -1,7 +1,7 @@
 """The numbers an environment consists of, as one pytree: traced, so that another seed recompiles nothing.
 
-Shape suffixes in toy/: C prompts, N samples per prompt, T positions, U memory states (the vocabulary and, last,
-"beginning"), V vocabulary, D features, K steps, S seeds.
+Shape suffixes in toy/: C prompts, N samples per prompt, T positions, U memory states (a word, or last
+the beginning), V vocabulary, D features, K steps, S seeds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One update of the toy's trainer from a batch, under any correction of the core.
 
-Draws in one state share a row of log-probabilities, so a centred correction is evaluated once per state and action
-with the advantages pooled there: the constants of `theory.centering` are linear in the advantage, up to its sign.
-Shape suffixes: see `toy.task`.
+Draws in one state share a row of log-probabilities, so a centred correction is evaluated once per state and
+action with the advantages pooled there: the constants of `theory.centering` are linear in the advantage, up
+to its sign. Shape suffixes: see `toy.task`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _constants(family: Family, settings: RuleSettings, tables: Logps, batch: Bat
     for part_CNT in signs:
         pooled = pool(part_CNT, batch.index_CNT, tables.pi.shape)
         row = _map(tables, lambda x: x[..., None, :])
-        constants = coefficients(rule, tables, pooled, row=row)
-        table = table + constants.token + constants.row.sum(-2)
+        token_CTUV, row_CTUVV = coefficients(rule, tables, pooled, row=row)
+        table = table + token_CTUV + jnp.sum(jnp.asarray(row_CTUVV), -2)
     return Constants(jnp.zeros_like(advantage_CNT), table, factor)
 
 
