@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +19,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from real.outcome import Snapshot
 from theory.records import StepRecord
 
+STATE = "state.safetensors"
 FINISH_REASONS = ("length", "stop")
 """Codes of the words in the tables: tensors hold no text"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """The weights at an evaluated step, with what is needed to measure distances between runs later."""
-
-    weights: Mapping[str, Tensor]
-    """State dict of the trainer, tied head included"""
-    sampler_weights: Mapping[str, Tensor]
-    """State dict the sampler held when it drew this step's batch"""
-    prompt_CP: Tensor | None = None
-    """The step's batch; None at step 0, which has none"""
-    response_BT: Tensor | None = None
-    mask_BT: Tensor | None = None
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], data: Any = None) -> None:

@@ -11,10 +11,8 @@ from torch import Tensor
 
 from real.model import at_tokens
 from real.samplers.base import Rollout
-from theory.cumulants import cumulants
-from theory.decomposition import kl, split
-from theory.ess import ess_fraction, response_ess
-from theory.tail import k_hat
+from real.token_measures import token_measures
+from theory.decomposition import kl
 
 
 def lag_measures(rollout: Rollout, logpi_s_BTV: Tensor, logpi_BTV: Tensor, /) -> dict[str, float]:
@@ -28,28 +26,11 @@ def lag_measures(rollout: Rollout, logpi_s_BTV: Tensor, logpi_BTV: Tensor, /) ->
         The trainer's rows at the sampler's weights and now.
     """
     mask_BT, tokens_BT = rollout.mask_BT, rollout.response_BT
-    logmu, logpi_s, logpi = (
-        x.double()
-        for x in (rollout.logmu_BT, at_tokens(logpi_s_BTV, tokens_BT), at_tokens(logpi_BTV, tokens_BT))
+    found = token_measures(
+        rollout.logmu_BT, at_tokens(logpi_s_BTV, tokens_BT), at_tokens(logpi_BTV, tokens_BT), mask_BT=mask_BT
     )
-    parts = split(logmu[mask_BT], logpi_s[mask_BT], logpi[mask_BT])
-    log_w = -parts.lag
-    kappa = cumulants(log_w)
-    found = {
-        "ess_token": ess_fraction(log_w),
-        "ess_sequence": response_ess(logpi - logpi_s, mask=mask_BT),
-        "ess_total": ess_fraction((logpi - logmu)[mask_BT]),
-        "k1": kappa.k1,
-        "k2": kappa.k2,
-        "k3": kappa.k3,
-        "k4": kappa.k4,
-        "k_hat": k_hat(log_w),
-        "mean_w": log_w.exp().mean(),
-        "discrepancy_rms": parts.discrepancy.square().mean().sqrt(),
-        "lag_rms": parts.lag.square().mean().sqrt(),
-        "kl_sampler": kl(rollout.logmu_BTV.double(), logpi_BTV.double())[mask_BT].mean(),
-    }
-    return {name: value.item() for name, value in found.items()}
+    kl_BT = kl(rollout.logmu_BTV.double(), logpi_BTV.double())
+    return found | {"kl_sampler": kl_BT[mask_BT].mean().item()}
 
 
 def token_table(

@@ -23,7 +23,7 @@ from theory.ess import ess_fraction, response_ess
 
 
 class Diverged(RuntimeError):
-    """The gradient is not finite; the weights are still those before the update."""
+    """The policy is no longer finite; the weights are those before the batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,8 @@ class Step:
 
     logpi_s_BTV: Tensor
     """Rows of the trainer at the sampler's weights"""
+    logpi_BTV: Tensor
+    """Rows of the trainer after the update: one more forward, the price of an ESS at the new weights"""
     update_norm: float
     """Euclidean norm of the parameter change"""
 
@@ -73,7 +75,7 @@ class Trainer:
             If the rollout was not sampled from the weights the frozen copy holds, or has fewer prompts than
             minibatches.
         Diverged
-            If a gradient is not finite.
+            If a gradient or a log-prob is not finite; the weights are put back.
         """
         if rollout.version != self.synced_version:
             raise ValueError(
@@ -89,20 +91,39 @@ class Trainer:
         if row_s_BTV is None:
             row_s_BTV = row_old_BTV
         before = [p.detach().clone() for p in self.model.parameters()]
+        start = self.version
         advantage_BT = advantage_CN.reshape(-1, 1).expand(rollout.mask_BT.shape)
-        for chunk in torch.arange(prompts).tensor_split(self.minibatches):
-            c = slice(int(chunk[0]), int(chunk[-1]) + 1)
-            b = slice(c.start * rollout.samples, c.stop * rollout.samples)
-            pi_s_BTV = self._update(
-                _part(rollout, c, b),
-                advantage_BT[b],
-                None if row_s_BTV is None else row_s_BTV[b],
-                None if row_old_BTV is None else row_old_BTV[b],
-            )
-            if row_s_BTV is None:  # one update, synced: its own forward was pi_s
-                row_s_BTV = pi_s_BTV
+        used_BTV = row_s_BTV
+        try:
+            for chunk in torch.arange(prompts).tensor_split(self.minibatches):
+                c = slice(int(chunk[0]), int(chunk[-1]) + 1)
+                b = slice(c.start * rollout.samples, c.stop * rollout.samples)
+                used_BTV = self._update(
+                    _part(rollout, c, b),
+                    advantage_BT[b],
+                    None if row_s_BTV is None else row_s_BTV[b],
+                    None if row_old_BTV is None else row_old_BTV[b],
+                )
+            if row_s_BTV is None:  # synced, one update: its own forward was pi_s
+                row_s_BTV = used_BTV
+            logpi_BTV = _no_grad_rows(self.model, rollout)
+            if not torch.isfinite(logpi_BTV[rollout.mask_BT]).all():
+                raise Diverged("log-probs after the update are not finite; lower lr or resync earlier")
+        except Diverged:
+            self._restore(before, start)
+            raise
         assert row_s_BTV is not None
-        return Step(logpi_s_BTV=row_s_BTV, update_norm=_distance(list(self.model.parameters()), before))
+        return Step(
+            logpi_s_BTV=row_s_BTV,
+            logpi_BTV=logpi_BTV,
+            update_norm=_distance(list(self.model.parameters()), before),
+        )
+
+    @torch.no_grad()
+    def _restore(self, weights: list[Tensor], version: int) -> None:
+        for parameter, value in zip(self.model.parameters(), weights, strict=True):
+            parameter.copy_(value)
+        self.version = version
 
     def _update(
         self, part: Rollout, advantage_BT: Tensor, row_s_BTV: Tensor | None, row_old_BTV: Tensor | None

@@ -12,15 +12,30 @@ from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
 from real.countdown import EOS, PAD, RESPONSE_TOKENS
+from real.fp8.qwen3 import emulate, quantised
+from real.fp8.recipe import Recipe
 from real.model import build, prefill
 from real.samplers.base import Rollout
 
 
 class TorchSampler:
-    """Holds its own copy of the model."""
+    """Holds its own copy of the model, in its own precision.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    recipe : Recipe, optional
+        What the engine rounds; None: nothing.
+    bfloat16 : bool
+        Compute in bfloat16 in place of float32; the last softmax stays float32.
+    """
+
+    def __init__(self, *, recipe: Recipe | None = None, bfloat16: bool = False) -> None:
         self.model = build()
+        self.recipe = recipe
+        if recipe is not None:
+            emulate(self.model, recipe)
+        if bfloat16:
+            self.model.bfloat16()
         self._version = -1
 
     @property
@@ -29,7 +44,9 @@ class TorchSampler:
         return self._version
 
     def sync(self, weights: Mapping[str, Tensor], version: int) -> None:
-        """Copy a full state dict."""
+        """Copy a full state dict, rounded as the recipe says; fresh noise is drawn by version."""
+        if self.recipe is not None:
+            weights = quantised(weights, self.recipe, draw=version)
         self.model.load_state_dict(weights)
         self._version = version
 
