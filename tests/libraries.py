@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -33,3 +35,15 @@ def jax_x64() -> AbstractContextManager[Any]:
 
         switch = experimental.enable_x64  # pyright: ignore[reportAttributeAccessIssue]
     return switch(True)
+
+
+@functools.cache
+def _jitted(f: Callable[..., Any], static: tuple[str, ...]) -> Callable[..., Any]:
+    import jax
+
+    return jax.jit(f, static_argnames=static)
+
+
+def compiled(xp: Any, f: Callable[..., Any], *static: str) -> Callable[..., Any]:
+    """`f` as its library would run it: compiled as one kernel by JAX, which also shows that it can be."""
+    return _jitted(f, static) if xp.__name__ == "jax.numpy" else f

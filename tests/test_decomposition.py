@@ -1,4 +1,4 @@
-"""The split of the mismatch is an identity: per token, in KL, in variance; the cumulant form is its series."""
+"""The split of the mismatch is an identity: per token, in KL and in variance; cumulants are its series."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from libraries import as_numpy, carry
+from libraries import as_numpy, carry, compiled
 from scipy.special import log_softmax, rel_entr
 from strategies import Rows, floats, rows
 from tolerances import ORDER_MARGIN, algebra, library, order_of
@@ -62,7 +62,7 @@ def test_no_engine_error_means_no_discrepancy_and_no_movement_means_no_lag(xp, z
 @given(row=rows())
 def test_means_under_the_engine_are_kl_divergences(xp, dtype, row: Rows):
     """E_mu e = KL(mu||pi), E_mu d = KL(mu||pi_s), E_mu l = their difference; SciPy's rel_entr as oracle."""
-    parts = kl_split(*(carry(xp, x, dtype) for x in row.logs))
+    parts = compiled(xp, kl_split)(*(carry(xp, x, dtype) for x in row.logs))
     mu, pi_s, pi = (np.exp(x) for x in row.logs)
     discrepancy, lag = split(*row.logs)
     # inputs are rounded to the dtype: each log moves by eps * |log|
@@ -79,7 +79,7 @@ def test_means_under_the_engine_are_kl_divergences(xp, dtype, row: Rows):
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(row=rows())
 def test_kl_splits_into_three_points_and_a_cross_term(xp, dtype, row: Rows):
-    total, discrepancy, lag, cross = kl_split(*(carry(xp, x, dtype) for x in row.logs))
+    total, discrepancy, lag, cross = compiled(xp, kl_split)(*(carry(xp, x, dtype) for x in row.logs))
     # the identity is algebra on whatever numbers stand for the logs: no normalisation is used
     assert_zero(total - (discrepancy + lag + cross), *row.logs, dtype=dtype)
     mu, pi_s = np.exp(row.logmu), np.exp(row.logpi_s)
@@ -92,7 +92,9 @@ def test_kl_splits_into_three_points_and_a_cross_term(xp, dtype, row: Rows):
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(row=rows())
 def test_variance_splits_with_twice_the_covariance(xp, dtype, row: Rows):
-    total, discrepancy, lag, covariance = variance_split(*(carry(xp, x, dtype) for x in row.logs))
+    total, discrepancy, lag, covariance = compiled(xp, variance_split)(
+        *(carry(xp, x, dtype) for x in row.logs)
+    )
     largest = [np.max(np.abs(x)) ** 2 for x in row.logs]
     assert_zero(total - (discrepancy + lag + covariance), *largest, dtype=dtype)
     d, moved = split(*row.logs)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from libraries import as_numpy, carry
+from libraries import as_numpy, carry, compiled
 from strategies import floats, log_ratios, masks
 from tolerances import MONTE_CARLO_Z, algebra, eps, library
 
@@ -39,7 +39,7 @@ def off(log_w: np.ndarray, dtype=np.float64) -> float:
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(log_w=log_ratios())
 def test_ess_is_a_share_between_one_over_n_and_one(xp, dtype, log_w):
-    share = float(ess_fraction(carry(xp, log_w, dtype)))
+    share = float(compiled(xp, ess_fraction)(carry(xp, log_w, dtype)))
     assert 1 / len(log_w) * (1 - eps(dtype)) <= share <= 1
     assert share == pytest.approx(ess_by_definition(log_w), rel=off(log_w, dtype))
 
@@ -60,12 +60,12 @@ def test_ess_ignores_the_order_of_the_draws(log_w, seed):
 def test_ess_of_shards_merges_to_ess_of_all(xp, log_w, data):
     """However the draws are cut, empty shards included, and whatever order the shards arrive in."""
     cuts = sorted(data.draw(st.lists(st.sampled_from((0, 3, 7)), min_size=2, max_size=3)))
-    shards = [s for s in np.split(log_w, cuts)]
-    states = [ess_state(carry(xp, s)) for s in data.draw(st.permutations(shards))]
+    shards = np.split(log_w, cuts)
+    states = [compiled(xp, ess_state)(carry(xp, s)) for s in data.draw(st.permutations(shards))]
     merged = states[0]
     for state in states[1:]:
-        merged = merge_states(merged, state)
-    whole = ess_state(carry(xp, log_w))
+        merged = compiled(xp, merge_states)(merged, state)
+    whole = compiled(xp, ess_state)(carry(xp, log_w))
     for got, expected in zip(merged, whole, strict=True):
         assert float(got) == pytest.approx(float(expected), rel=library(), abs=off(log_w))
     assert float(merged.n) == len(log_w)
@@ -74,10 +74,10 @@ def test_ess_of_shards_merges_to_ess_of_all(xp, log_w, data):
 
 def test_ess_of_one_draw_a_shard_is_the_ess_of_all(xp):
     log_w = np.linspace(-3, 2, 9)
-    states = ess_state(carry(xp, log_w[:, None]))
+    states = compiled(xp, ess_state)(carry(xp, log_w[:, None]))
     merged = EssState(*(x[0] for x in states))
     for i in range(1, 9):
-        merged = merge_states(merged, EssState(*(x[i] for x in states)))
+        merged = compiled(xp, merge_states)(merged, EssState(*(x[i] for x in states)))
     assert float(ess_from_state(merged)) == pytest.approx(ess_by_definition(log_w), rel=off(log_w))
     assert float(merged.log_max_w) == 2
 
@@ -89,7 +89,7 @@ JUNK = (math.nan, math.inf, -math.inf, 1e300)
 @given(log_w=floats((3, 7), 60.0), mask=masks((3, 7)), junk=st.sampled_from(JUNK))
 def test_masked_draws_never_matter_whatever_stands_there(xp, dtype, log_w, mask, junk):
     spoiled = np.where(mask, log_w, junk if dtype is np.float64 else np.float32(min(junk, 3e38)))
-    got = as_numpy(ess_fraction(carry(xp, spoiled, dtype), mask=xp.asarray(mask)))
+    got = as_numpy(compiled(xp, ess_fraction)(carry(xp, spoiled, dtype), mask=xp.asarray(mask)))
     for share, x, keep in zip(got, log_w, mask, strict=True):
         if keep.any():
             assert share == pytest.approx(ess_by_definition(x[keep]), rel=off(x, dtype))
@@ -101,7 +101,7 @@ def test_masked_draws_never_matter_whatever_stands_there(xp, dtype, log_w, mask,
 def test_padding_never_matters_to_responses_either(xp, log_w, mask, junk):
     spoiled, keep = carry(xp, np.where(mask, log_w, junk)), xp.asarray(mask)
     for geometric in (False, True):
-        got = as_numpy(response_ess(spoiled, mask=keep, geometric=geometric))
+        got = as_numpy(compiled(xp, response_ess, "geometric")(spoiled, mask=keep, geometric=geometric))
         for share, responses, kept in zip(got, log_w, mask, strict=True):
             seen = [x[k] for x, k in zip(responses, kept, strict=True) if k.any()]
             whole = np.array([x.mean() if geometric else x.sum() for x in seen])
@@ -145,7 +145,7 @@ def test_without_a_mask_every_token_of_a_response_counts(xp):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_ess_of_known_ratios(xp, dtype, log_w, expected):
     x = np.array(log_w, dtype=np.float64)
-    got = float(ess_fraction(carry(xp, x, dtype)))
+    got = float(compiled(xp, ess_fraction)(carry(xp, x, dtype)))
     assert got == pytest.approx(expected, rel=off(x[np.isfinite(x)], dtype), nan_ok=True)
 
 
@@ -153,10 +153,10 @@ def test_ess_takes_any_axis_and_keeps_the_others(xp, rng):
     x = rng.normal(size=(4, 3, 5))
     keep = rng.random(size=x.shape) < 0.7
     for axis in (0, -2):
-        got = as_numpy(ess_fraction(carry(xp, x), mask=xp.asarray(keep), axis=axis))
+        got = as_numpy(compiled(xp, ess_fraction, "axis")(carry(xp, x), mask=xp.asarray(keep), axis=axis))
         last = ess_fraction(np.moveaxis(x, axis, -1), mask=np.moveaxis(keep, axis, -1))
         np.testing.assert_allclose(got, last, rtol=algebra(4.0))
-    empty = as_numpy(ess_fraction(carry(xp, np.zeros((4, 0, 5))), axis=1))
+    empty = as_numpy(compiled(xp, ess_fraction, "axis")(carry(xp, np.zeros((4, 0, 5))), axis=1))
     assert empty.shape == (4, 5)
     assert np.isnan(empty).all()
 
@@ -194,7 +194,7 @@ def test_heavier_tails_of_equal_variance_lower_the_ess(rng):
 
 
 def test_independent_tokens_multiply_their_ess():
-    """A response of T independent tokens has ESS^T: the product level falls much earlier. All 27 responses."""
+    """A response of T independent tokens has ESS^T: the product level falls earlier. All 27 responses."""
     values = np.array([-0.3, 0.1, 0.4])
     responses = np.stack(np.meshgrid(values, values, values), axis=-1).reshape(27, 3)
     assert ess_fraction(responses.reshape(-1)) == pytest.approx(ess_by_definition(values), rel=algebra(4.0))

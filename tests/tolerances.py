@@ -7,7 +7,7 @@ identity of bits                          0: ``BITWISE``
 exact algebra                             ``algebra(*magnitudes)``: c * eps * sum of magnitudes, c <= 8
 same math, other library, float32         ``OTHER_LIBRARY_FLOAT32``
 library default                           ``library(dtype)``: rtol 4 * sqrt(eps)
-asymptotic law                            ``order_of(errors, steps)`` within ``ORDER_MARGIN`` of the law's order
+asymptotic law                            ``order_of`` within ``ORDER_MARGIN`` of the law's integer
 Monte Carlo                               ``MONTE_CARLO_Z`` standard errors, fixed seed, error printed
 replication of a published number         declared with the claim, before the run
 golden trace                              ``GOLDEN_RTOL``
@@ -42,14 +42,12 @@ GOLDEN_RTOL = 1e-6
 
 
 def eps(dtype: Any = np.float64) -> float:
-    """Spacing of a dtype's numbers at 1, by name or object of any array library."""
-    return float(
-        np.finfo(str(dtype).rsplit(".", maxsplit=1)[-1] if not isinstance(dtype, type) else dtype).eps
-    )
+    """Spacing of a NumPy dtype's numbers at 1."""
+    return float(np.finfo(dtype).eps)
 
 
 def algebra(*magnitudes: Any, factor: float = ALGEBRA_FACTOR, dtype: Any = np.float64) -> float:
-    """Absolute tolerance of an exact identity whose terms are as large as `magnitudes` (arrays or numbers)."""
+    """Absolute tolerance of an exact identity whose terms are as large as `magnitudes`."""
     if not factor <= ALGEBRA_FACTOR:
         raise ValueError(f"exact algebra is off by at most {ALGEBRA_FACTOR} roundings a term, got {factor}")
     total = sum(float(np.max(np.abs(np.asarray(m, dtype=np.float64)), initial=0.0)) for m in magnitudes)

@@ -94,8 +94,9 @@ def coefficients(
         tail = tail * scale
     center = -beta
     if log_tail is not None:
-        kept = xp.exp(row.pi - log_tail.pi[..., None])  # pi_k / pi(outside)
-        center = center + xp.where(tail[..., None] != 0, tail[..., None] * kept, xp.zeros_like(kept))
+        # pi_k / pi(outside); where nothing is left to spread, the mass outside may be 0 and is not divided by
+        outside = xp.where(tail != 0, log_tail.pi, zero)
+        center = center + tail[..., None] * xp.exp(row.pi - outside[..., None])
     center = advantage[..., None] * center
     if mask is not None:
         center = xp.where(mask[..., None], center, xp.zeros_like(center))
@@ -119,10 +120,12 @@ def surrogate(constants: Coefficients, logpi: Array, logpi_row: Array | None = N
     array, shape (...)
     """
     xp = namespace(logpi)
-    value = constants.token * logpi
+
+    def weighted(c: Array, logp: Array) -> Array:
+        # 0 * -inf is NaN: padding, or a column the trainer cannot reach, has no weight and adds nothing
+        return c * xp.where(c != 0, logp, xp.zeros_like(logp))
+
+    value = weighted(constants.token, logpi)
     if constants.row is None:
         return value
-    # 0 * -inf is NaN: a column the trainer cannot reach and that has no weight adds nothing
-    live = constants.row != 0
-    safe = xp.where(live, logpi_row, xp.zeros_like(constants.row))
-    return value + xp.sum(constants.row * safe, axis=-1)
+    return value + xp.sum(weighted(constants.row, logpi_row), axis=-1)

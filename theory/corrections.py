@@ -34,6 +34,8 @@ min(wA, clip(w, low, high) A); second-moment: drop the largest log(w)^2 until th
 Center = Literal["none", "matched", "form-i", "numerics"]
 """matched: qhat of the clipped row; form-i: the clipped weighted mean score, unnormalised; numerics: only the
 engine's part (mu - pi_s) of it"""
+ResyncLevel = Literal["token", "sequence"]
+"""Whose ESS the resync rule looks at: that of tokens, or of responses (product)"""
 PpoRef = Literal["before-batch", "synced", "engine"]
 """What PPO's ratio refers to: the trainer before the batch, the trainer at the sync, or the engine"""
 
@@ -77,14 +79,21 @@ class Correction:
     """The step is multiplied by ``min(1, ESS)^lr_power``; 0 leaves it alone"""
     resync_below: float = 0.0
     """Sync when the ESS of the lag ratio at the new weights falls below this share; 0: never"""
-    resync_level: Literal["token", "sequence"] = "token"
+    resync_level: ResyncLevel = "token"
 
     def __post_init__(self) -> None:
         """Refuse rows that have no meaning; traced numbers (under jit) are taken as they are."""
-        for field, kind in (("ratio", Ratio), ("level", Level), ("clip", Clip), ("center", Center)):
-            if getattr(self, field) not in get_args(kind):
-                known = ", ".join(get_args(kind))
-                raise ValueError(f"unknown {field} {getattr(self, field)!r}; known: {known}")
+        for field, kind in (
+            ("ratio", Ratio),
+            ("level", Level),
+            ("clip", Clip),
+            ("clip_on", Ratio),
+            ("center", Center),
+            ("resync_level", ResyncLevel),
+        ):
+            got = getattr(self, field)
+            if got not in get_args(kind) and not (field == "clip_on" and got is None):
+                raise ValueError(f"unknown {field} {got!r}; known: {', '.join(get_args(kind))}")
         if self.center != "none" and self.level != "token":
             raise ValueError(
                 f"a centred correction needs level 'token', got {self.level!r}: "
@@ -154,7 +163,7 @@ def _within_second_moment(log_w: Array, budget: Any, mask: Array | None) -> Arra
     ones = xp.ones_like(ordered)
     allowed = counted & (running <= budget * xp.cumulative_sum(ones))  # a prefix: its running mean only grows
     keep = allowed[xp.argsort(order)]
-    return xp.reshape(keep, log_w.shape)
+    return xp.reshape(keep, log_w.shape) | xp.isnan(log_w)
 
 
 def clipped_weight(
@@ -188,17 +197,18 @@ def clipped_weight(
         log_c = _at_level(rule.level, log_ratio(rule.clip_on, logps), mask)
     c = xp.exp(log_c)
     zero = xp.zeros_like(w)
+    # each clip says what it drops: NaN compares false, so a broken log-prob shows and is no silent zero
     match rule.clip:
         case "truncate":
             return xp.where(c > rule.high, rule.high + zero, w)
         case "mask":
-            return xp.where((c >= rule.low) & (c <= rule.high), w, zero)
+            return xp.where((c < rule.low) | (c > rule.high), zero, w)
         case "ppo":
             gains = advantage + zero >= 0
-            keep = xp.where(gains, c <= rule.high, c >= rule.low)
+            drop = xp.where(gains, c > rule.high, c < rule.low)
             if rule.dual is not None:
-                keep = keep & (gains | (c <= rule.dual))
-            return xp.where(keep, w, zero)
+                drop = drop | (~gains & (c > rule.dual))
+            return xp.where(drop, zero, w)
         case "second-moment":
             return xp.where(_within_second_moment(log_c, rule.high, mask), w, zero)
 
