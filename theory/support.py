@@ -110,7 +110,7 @@ def absorbing_chain(exit_rate: float, length: int, /, *, sampler_rate: float = 0
         mean = 1.0
     left = -math.expm1(length * stay)
     off = 1 - math.exp(stay) * left / (exit_rate * length)
-    return Chain(forward, reverse, left, off, mean**2 / second, 1 - mean)
+    return Chain(forward, reverse, left, off, min(mean**2 / second, 1.0), 1 - mean)
 
 
 def unseen(sampler_rate: float, tokens: int, /) -> float:
