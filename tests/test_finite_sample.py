@@ -62,8 +62,8 @@ def test_a_heavy_tail_makes_the_sample_ess_read_high_and_slowly_less_so(rng):
 
 
 def test_the_cluster_interval_covers_the_truth_when_tokens_of_a_group_move_together(rng):
-    """Half of the variance is shared by a group of 12: intervals over tokens would be too narrow."""
-    groups, size, repeats = 96, 12, 120
+    """Half of the variance is shared by a group of 20: intervals over tokens would be too narrow."""
+    groups, size, repeats = 96, 20, 120
     group = np.repeat(np.arange(groups), size)
     hits = naive = 0
     for seed in range(repeats):
