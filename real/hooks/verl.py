@@ -27,17 +27,30 @@ TENSORS = (
 )
 
 
-def rows(data: Any, tags: list[dict[str, Any]], *, step: int, bypass: bool) -> Iterator[dict[str, Any]]:
-    """Canonical lines of a batch whose fields are nested tensors, one row a response."""
-    columns = {name: data[name].unbind() for name in TENSORS if name in data}
+def rows(
+    data: Any, tags: list[dict[str, Any]], *, step: int, bypass: bool, after_update: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Canonical lines of a batch whose fields are nested tensors, one row a response.
+
+    Parameters
+    ----------
+    data : TensorDict
+        Fields of `TENSORS`, and ``log_probs`` at the new weights with `after_update`.
+    tags : list of dict
+        verl's tags of the samples: the versions of the weights that sampled them.
+    step : int
+        The update's index, from 1.
+    bypass : bool
+        Whether ``old_log_probs`` are copies of the engine's.
+    after_update : bool
+        Whether ``old_log_probs`` are pi_s of each sample, as under `real.verl.trainer`.
+    """
+    columns = {name: data[name].unbind() for name in (*TENSORS, "log_probs") if name in data}
     for i, (ids, tag) in enumerate(zip(columns["responses"], tags, strict=True)):
         cell = {name: column[i][: len(ids)] for name, column in columns.items() if name != "prompts"}
-        version = (
-            tag.get("max_global_steps")
-            if tag.get("min_global_steps") == tag.get("max_global_steps")
-            else None
-        )
-        pi = None if bypass else cell.get("old_log_probs")
+        same = tag.get("min_global_steps") == tag.get("max_global_steps")
+        version = tag.get("max_global_steps") if same else None
+        old = None if bypass else cell.get("old_log_probs")
         yield row(
             step=step,
             seq_id=i,
@@ -45,11 +58,11 @@ def rows(data: Any, tags: list[dict[str, Any]], *, step: int, bypass: bool) -> I
             response_ids=ids,
             mask=cell["response_mask"],
             logp_mu=cell.get("rollout_log_probs"),
-            logp_pi_s=pi if version == step - 1 else None,
-            logp_pi=pi,
+            logp_pi_s=old if after_update or version == step - 1 else None,
+            logp_pi=cell["log_probs"] if after_update else old,
             advantage=cell.get("advantages"),
             version=version,
-            trainer_version=step - 1,
+            trainer_version=step if after_update else step - 1,
             reward=float(cell["rm_scores"].sum()) if "rm_scores" in cell else None,
             source="verl",
         )

@@ -1,0 +1,47 @@
+"""When the gated trainer pushes: the core's rule, with the one thing an asynchronous trainer adds to it.
+
+With batches in flight, the batch after a push was still sampled by older weights; its lag would fire the rule
+again at once. So only tokens of the last pushed version vote, and a batch without any leaves the sampler
+alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from theory.resync import should_resync
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """The rule of the push."""
+
+    resync_below: float
+    """ESS share of the lag ratio; 0: the schedule alone"""
+    sync_every: int
+    """Most updates the sampler is held; 0: no schedule"""
+
+    def __post_init__(self) -> None:
+        """Refuse a gate that never opens."""
+        if not 0 <= self.resync_below <= 1 or self.sync_every < 0:
+            raise ValueError(
+                f"a gate needs resync_below in [0, 1] and sync_every >= 0, got {self.resync_below} and "
+                f"{self.sync_every}"
+            )
+        if self.resync_below == 0 and self.sync_every == 0:
+            raise ValueError("a gate with resync_below=0 and sync_every=0 never pushes; set one of them")
+
+    def fires(self, ess: float | None, held: int) -> bool:
+        """Whether to push now.
+
+        Parameters
+        ----------
+        ess : float or None
+            ESS of the lag ratio over the voting tokens; None where no token could vote. NaN, broken
+            log-probs, is no evidence that the batch is usable: it fires.
+        held : int
+            Updates since the last push, the one just made included.
+        """
+        by_schedule = should_resync(1.0, 0.0, steps_since=held, sync_every=self.sync_every)
+        by_lag = ess is not None and should_resync(ess, self.resync_below)
+        return bool(by_schedule or by_lag)
