@@ -102,3 +102,31 @@ def deviation_in_floors(
         1 for an exact on-policy method. Grows with the batch, since the floor falls as 1/B.
     """
     return (1 + variance_ratio) / 2 + float(offset @ fisher(p) @ offset) / (2 * floor)
+
+
+def in_floors(distance: np.ndarray, among: np.ndarray, /) -> np.ndarray:
+    r"""Count measured distances to the on-policy runs in measured floors.
+
+    .. math:: \frac{\mathrm{mean}_{i,j} KL(method_i || on_j)}{\mathrm{mean}_{i \ne j} KL(on_i || on_j)}
+
+    Parameters
+    ----------
+    distance : array, shape (..., S, R)
+        KL of each of S runs to each of R on-policy runs, nats per token.
+    among : array, shape (..., F, F)
+        KL of each on-policy run to each other; the diagonal, a run to itself, is 0. May be the same R runs.
+
+    Returns
+    -------
+    array, shape (...)
+        1 for runs that are on-policy themselves, up to the error of both means.
+
+    Raises
+    ------
+    ValueError
+        For a single on-policy run: there is no floor then.
+    """
+    n = among.shape[-1]
+    if n < 2:
+        raise ValueError(f"a floor needs at least 2 on-policy runs, got {n}; run more seeds")
+    return distance.mean((-2, -1)) / (among.sum((-2, -1)) / (n * (n - 1)))

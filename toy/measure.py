@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from theory.arrays import log_softmax
+from theory.floor import in_floors
 from theory.jackknife import jackknife
 from toy import observe
 from toy.ensemble import Ensemble
@@ -146,11 +147,7 @@ def deviation_in_floors(
     among = kl_between(reference, reference, steps=steps)
 
     def ratio(method_i: np.ndarray, reference_j: np.ndarray, floor_j: np.ndarray) -> np.ndarray:
-        distance = to_reference[:, method_i][:, :, reference_j].mean((1, 2))
-        n = len(floor_j)
-        pairs = among[:, floor_j][:, :, floor_j]
-        # the diagonal is KL(run||itself) = 0
-        return distance / (pairs.sum((1, 2)) / (n * (n - 1)))
+        return in_floors(to_reference[:, method_i][:, :, reference_j], among[:, floor_j][:, :, floor_j])
 
     groups = [np.arange(method.seeds), np.arange(on_policy.seeds)]
     if own_floor:
