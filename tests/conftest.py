@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,3 +60,17 @@ def x64() -> Iterator[None]:
     pytest.importorskip("jax")
     with libraries.jax_x64():
         yield
+
+
+@pytest.fixture(scope="session")
+def vllm_engine() -> Iterator[Any]:
+    """One vLLM engine in float32 for the whole session: starting it takes seconds, syncing it does not."""
+    pytest.importorskip("vllm", reason="vllm is not installed", exc_type=ImportError)
+    from real.samplers.vllm_sampler import VllmSampler
+
+    with warnings.catch_warnings():
+        # vLLM and what it imports deprecate things of their own at import and start; not ours to fix
+        warnings.simplefilter("ignore")
+        engine = VllmSampler()
+    yield engine
+    engine.close()
