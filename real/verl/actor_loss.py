@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.utils.metric import AggregationType, Metric
+from verl.utils.tensordict_utils import get_non_tensor_data
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import no_padding_2_padding
 
@@ -63,7 +64,7 @@ class ActorLoss:
     ) -> Any:
         """One of verl's three calls; see the module."""
         if student_logits is not None:
-            if data.get("sp_size", 1) != 1:
+            if get_non_tensor_data(data=data, key="sp_size", default=1) not in (1, None):
                 raise ValueError(
                     "a centred row needs ulysses_sequence_parallel_size=1: its logits must be whole"
                 )
@@ -143,6 +144,6 @@ def _with_exact_weights(data: Any) -> Any:
     if "rollout_log_probs" not in data:
         return data
     old, mu = data["old_log_probs"], data["rollout_log_probs"]
-    weights = torch.exp(old.values() - mu.values())
-    data["rollout_is_weights"] = torch.nested.nested_tensor_from_jagged(weights, old.offsets())
+    weights = [torch.exp(s - m) for s, m in zip(old.unbind(), mu.unbind(), strict=True)]
+    data["rollout_is_weights"] = torch.nested.as_nested_tensor(weights, layout=torch.jagged)
     return data
