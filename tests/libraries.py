@@ -38,12 +38,16 @@ def jax_x64() -> AbstractContextManager[Any]:
 
 
 @functools.cache
-def _jitted(f: Callable[..., Any], static: tuple[str, ...]) -> Callable[..., Any]:
+def _jitted(f: Callable[..., Any], static: tuple[str | int, ...]) -> Callable[..., Any]:
     import jax
 
-    return jax.jit(f, static_argnames=static)
+    names = [s for s in static if isinstance(s, str)]
+    return jax.jit(f, static_argnames=names, static_argnums=[s for s in static if isinstance(s, int)])
 
 
-def compiled(xp: Any, f: Callable[..., Any], *static: str) -> Callable[..., Any]:
-    """`f` as its library would run it: compiled as one kernel by JAX, which also shows that it can be."""
+def compiled(xp: Any, f: Callable[..., Any], *static: str | int) -> Callable[..., Any]:
+    """`f` as its library would run it: compiled as one kernel by JAX, which also shows that it can be.
+
+    `static` names the arguments (or the places of positional ones) that are no arrays.
+    """
     return _jitted(f, static) if xp.__name__ == "jax.numpy" else f

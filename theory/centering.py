@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from theory.arrays import Array, namespace
+from theory.arrays import Array, masked, namespace
 from theory.corrections import Correction, Logps, clipped_weight
 
 
@@ -66,6 +66,7 @@ def coefficients(
     """
     xp = namespace(advantage)
     zero = xp.zeros_like(token.pi)
+    advantage = masked(advantage, mask, 0.0)
     wc = clipped_weight(rule, token, advantage, mask=mask)
     score = advantage * wc
     if mask is not None:

@@ -137,9 +137,9 @@ def log_ratio(ratio: Ratio, logps: Logps, /) -> Array:
             if logps.pi_old is None:
                 return xp.zeros_like(logps.pi)
             reference = logps.pi_old
-    supported = reference > -float("inf")
-    safe = xp.where(supported, reference, xp.zeros_like(reference))
-    return xp.where(supported, logps.pi - safe, xp.full_like(reference, -float("inf")))
+    unreached = reference == -float("inf")
+    safe = xp.where(unreached, xp.zeros_like(reference), reference)
+    return xp.where(unreached, xp.full_like(reference, -float("inf")), logps.pi - safe)
 
 
 def _at_level(level: Level, token: Array, mask: Array | None) -> Array:
