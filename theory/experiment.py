@@ -8,6 +8,8 @@ import json
 import math
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from theory.advantage import Baseline
 from theory.corrections import Correction
 
@@ -89,8 +91,8 @@ class Experiment:
             raise ValueError(f"lr must be finite and >= 0, got {self.lr}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; the environment's class name is under "environment"/"kind"."""
-        return json.loads(json.dumps(_plain(self)))
+        """Plain values for JSON; a dataclass names its class under "kind_of"."""
+        return _plain(self)
 
     def fingerprint(self) -> str:
         """Twelve hex digits that are equal if and only if the settings are."""
@@ -99,12 +101,19 @@ class Experiment:
 
 
 def _plain(value: Any) -> Any:
-    """Turn dataclasses into dictionaries that name their class, and infinities into words (JSON has none)."""
+    """Turn dataclasses into dictionaries that name their class, and infinities into words (JSON has none).
+
+    Equal numbers get one spelling: 1.0 and 1 are the same setting, and so are those of NumPy.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         out = {"kind_of": type(value).__name__} if not isinstance(value, Experiment) else {}
         return out | {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
         return [_plain(v) for v in value]
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        return int(value) if value.is_integer() else value
     return value
