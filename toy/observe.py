@@ -29,7 +29,8 @@ def k_hat(log_w: jax.Array) -> jax.Array:
     m = tail_draws(log_w.size)
     if m < FEWEST_IN_TAIL:
         return jnp.full((), jnp.nan, log_w.dtype)
-    largest = jax.lax.top_k(log_w.reshape(-1), m + 1)[0]
+    # the barrier keeps the compiler from turning a sliced top_k into a sort
+    largest = jax.lax.optimization_barrier(jax.lax.top_k(log_w.reshape(-1), m + 1)[0])
     return k_hat_of_tail(largest[m - 1 :: -1], largest[m])
 
 
@@ -58,12 +59,14 @@ def kl_per_token(occupancy_CTU: jax.Array, logp_CTUV: jax.Array, logq_CTUV: jax.
 
 def exact_ess(occupancy_CTU: jax.Array, logmu_CTUV: jax.Array, log_w_CTUV: jax.Array) -> jax.Array:
     """ESS share of the token ratio over all actions at the sampler's prefixes: the limit of many draws."""
-    weight_CTUV = occupancy_CTU[..., None] * jnp.exp(logmu_CTUV)
-    total = jnp.sum(weight_CTUV)
-    # scaled by the largest ratio with any mass: ESS is scale-free, exp is not
-    log_w = log_w_CTUV - jnp.max(jnp.where(weight_CTUV > 0, log_w_CTUV, -jnp.inf))
-    w = jnp.where(weight_CTUV > 0, jnp.exp(log_w), 0.0)
-    return jnp.sum(weight_CTUV * w) ** 2 / (total * jnp.sum(weight_CTUV * w**2))
+    C, T, _ = occupancy_CTU.shape
+
+    def moment(order: int) -> jax.Array:
+        # in one exponent: a rare action's ratio may overflow where its mean does not
+        mean_CTU = jnp.sum(jnp.exp(logmu_CTUV + order * log_w_CTUV), -1)
+        return jnp.sum(jnp.where(occupancy_CTU > 0, occupancy_CTU * mean_CTU, 0.0)) / (C * T)
+
+    return moment(1) ** 2 / moment(2)
 
 
 def observe(

@@ -32,12 +32,20 @@ def log_probs(task: Task, weights_DV: jax.Array) -> jax.Array:
 def draw(logp_CTUV: jax.Array, key: jax.Array, *, samples: int, memory: Memory) -> Responses:
     """Draw `samples` responses per prompt by inverting the distribution function of each state."""
     C, T, U, V = logp_CTUV.shape
-    cumulative = jnp.cumsum(jnp.exp(logp_CTUV), axis=-1).reshape(-1)
-    uniform_CNT = jax.random.uniform(key, (C, samples, T), logp_CTUV.dtype)
+    # the barrier keeps the compiler from doing the sums and the random bits again at each look-up
+    cumulative, uniform_CNT = jax.lax.optimization_barrier(
+        (
+            jnp.cumsum(jnp.exp(logp_CTUV), axis=-1).reshape(-1, V),
+            jax.random.uniform(key, (C, samples, T), logp_CTUV.dtype),
+        )
+    )
     prompt = jnp.arange(C)[:, None, None]
 
-    def invert(position: jax.Array, memory_state: jax.Array, uniform: jax.Array) -> jax.Array:
-        return _invert(cumulative, V, (prompt * T + position) * U + memory_state, uniform)
+    def invert(position: jax.Array, remembered: jax.Array, uniform: jax.Array) -> jax.Array:
+        row = cumulative.at[(prompt * T + position) * U + remembered].get(mode="promise_in_bounds")
+        # scaling by the row's own total keeps the last entry out of reach of rounding
+        below = row <= (uniform * row[..., -1])[..., None]
+        return jnp.sum(below, -1, dtype=remembered.dtype)
 
     start_CN1 = jnp.full((C, samples, 1), U - 1)
     first_CN1 = invert(jnp.zeros_like(start_CN1), start_CN1, uniform_CNT[..., :1])
@@ -60,20 +68,6 @@ def draw(logp_CTUV: jax.Array, key: jax.Array, *, samples: int, memory: Memory) 
         jnp.concatenate([first_CN1, jnp.moveaxis(tokens_TCN, 0, -1)], -1),
         jnp.concatenate([start_CN1, jnp.moveaxis(seen_TCN, 0, -1)], -1),
     )
-
-
-def _invert(cumulative: jax.Array, V: int, state: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Index of the first entry of row `state` above ``uniform * total``, by bisection (rows are flat)."""
-    row = state * V
-    # scaling by the row's own total keeps the last entry out of reach of rounding
-    target = uniform * cumulative.at[row + V - 1].get(mode="promise_in_bounds")
-    low = jnp.zeros_like(state)
-    high = jnp.full_like(state, V - 1)
-    for _ in range((V - 1).bit_length()):
-        middle = (low + high) // 2
-        above = cumulative.at[row + middle].get(mode="promise_in_bounds") > target
-        low, high = jnp.where(above, low, middle + 1), jnp.where(above, middle, high)
-    return high
 
 
 def flat_index(responses: Responses, shape: tuple[int, ...]) -> jax.Array:
