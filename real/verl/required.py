@@ -56,7 +56,7 @@ def refuse(config: Any) -> None:
         cases += [
             (
                 not manager,
-                "actor_rollout_ref.rollout.agent.agent_loop_manager_class=real.verl.topk.TopKAgentLoopManager",
+                "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=real.verl.topk.TopKAgentLoopManager",
                 "a centre needs the sampler's row, which verl throws away",
             ),
             (

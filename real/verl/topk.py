@@ -1,6 +1,6 @@
 """The sampler's row, kept: an agent loop that asks the engine for the top K at each position of a response.
 
-    actor_rollout_ref.rollout.agent.agent_loop_manager_class=real.verl.topk.TopKAgentLoopManager
+    +actor_rollout_ref.rollout.agent.agent_loop_manager_class=real.verl.topk.TopKAgentLoopManager
 
 verl's vLLM server returns the sampled token's log-prob only. It does return the top K of a *prompt*, so a
 finished response is sent once more as one, to a server of the same pool: prefill kernels in the place of
