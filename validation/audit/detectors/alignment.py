@@ -1,0 +1,376 @@
+"""Log-probs that belong to other tokens: lists of other lengths, other ids, shifts, wrong pairs, re-tokenised ids."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from validation.audit.evidence import Evidence
+from validation.audit.finding import Figure, Finding
+
+SHIFTS = (-3, -2, -1, 1, 2, 3)
+SHORTEST = 8
+"""Tokens a row needs before a shift is looked for in it"""
+BROKEN_RMS = 0.7
+"""rms of d in nats from which a row may be misaligned: pairing other tokens costs nats"""
+RESTORED = 0.4
+"""A shift explains a row if it takes rms of d below this share"""
+SEARCHED_ROWS = 300
+"""Rows for which every lag and every other row is tried"""
+OUTLIER = 4.0
+"""Nats by which a re-scored id of another token is less likely, at least"""
+
+
+def detect(evidence: Evidence, /) -> list[Finding]:
+    """Counts and ids first, then shifts of whole rows, of row ends, wrong pairs, single replaced ids."""
+    found = [*_lengths(evidence), *_ids(evidence)]
+    if evidence.live.sum() >= 50:
+        for look in (_shift, _suffix, _mispaired, _replaced):
+            finding = look(evidence)
+            if finding is not None:
+                found.append(finding)
+    return found
+
+
+def _lengths(evidence: Evidence) -> list[Finding]:
+    errors = evidence.exact.length_errors
+    if not errors:
+        return []
+    rows = sum(errors.values())
+    share = rows / max(evidence.exact.rows, 1)
+    typical, count = errors.most_common(1)[0]
+    return [
+        Finding(
+            kind="alignment-tokens-masks",
+            fault=f"{rows} of {evidence.exact.rows} rows have log-probs and ids of different counts "
+            f"(most often {typical:+d}): the ids are not those that were sampled",
+            confidence=0.9,
+            explains=max(share, 0.5),
+            figures=(
+                Figure(what="share of rows", value=share),
+                Figure(what="log-probs minus ids, most often", value=typical),
+                Figure(what="rows with that difference", value=count),
+            ),
+            rules_out=("numerics and lag: neither changes a count",),
+            first="have the engine return token ids (return_token_ids) and never re-tokenise its text",
+        )
+    ]
+
+
+def _ids(evidence: Evidence) -> list[Finding]:
+    rows, tokens = evidence.exact.id_errors
+    if not rows:
+        return []
+    return [
+        Finding(
+            kind="alignment-tokens-masks",
+            fault=f"the two lists of token ids differ in {rows} rows ({tokens} tokens): the trainer scored other ids "
+            "than the engine sampled",
+            confidence=0.95,
+            explains=0.9,
+            figures=(
+                Figure(what="rows whose ids differ", value=rows),
+                Figure(what="tokens that differ", value=tokens),
+            ),
+            rules_out=("numerics: ids are integers",),
+            first="pass the engine's ids to the trainer, token in, token out",
+        )
+    ]
+
+
+class _Fit(NamedTuple):
+    rms: np.ndarray
+    """Root mean square of d per row"""
+    corr: np.ndarray
+    count: np.ndarray
+
+
+def _fit(evidence: Evidence, live: np.ndarray, shift: int, rows: int) -> _Fit:
+    """How well mu at token i fits the reference at token i + shift, per row."""
+    mu, ref, row = evidence.mu[live], evidence.ref[live], evidence.row[live]
+    if shift > 0:
+        a, b, same, owner = mu[:-shift], ref[shift:], row[:-shift] == row[shift:], row[:-shift]
+    elif shift < 0:
+        a, b, same, owner = mu[-shift:], ref[:shift], row[-shift:] == row[:shift], row[-shift:]
+    else:
+        a, b, same, owner = mu, ref, np.ones(len(mu), dtype=bool), row
+    a, b, owner = a[same], b[same], owner[same]
+
+    def total(x: np.ndarray) -> np.ndarray:
+        return np.bincount(owner, weights=x, minlength=rows)
+
+    count = np.bincount(owner, minlength=rows)
+    n = np.maximum(count, 1)
+    mean_a, mean_b = total(a) / n, total(b) / n
+    da, db = a - mean_a[owner], b - mean_b[owner]
+    norm = np.sqrt(total(da * da) * total(db * db))
+    corr = np.where(norm > 0, total(da * db) / np.where(norm > 0, norm, 1), 0.0)
+    return _Fit(np.sqrt(total((a - b) ** 2) / n), corr, count)
+
+
+def _shift(evidence: Evidence) -> Finding | None:
+    """Rows whose log-probs fit the other side once moved by a few tokens."""
+    rows = int(evidence.row.max()) + 1
+    here = _fit(evidence, evidence.live, 0, rows)
+    best, best_rms, best_corr = np.zeros(rows, dtype=int), here.rms.copy(), here.corr.copy()
+    for shift in SHIFTS:
+        moved = _fit(evidence, evidence.live, shift, rows)
+        better = (moved.count >= SHORTEST - 3) & (moved.rms < best_rms)
+        best[better], best_rms[better], best_corr[better] = shift, moved.rms[better], moved.corr[better]
+    wrong = (
+        (here.count >= SHORTEST)
+        & (here.rms > BROKEN_RMS)
+        & (best != 0)
+        & (best_rms < RESTORED * here.rms)
+        & (best_corr > here.corr + 0.2)
+    )
+    looked = here.count >= SHORTEST
+    if not wrong.any():
+        return None
+    names, counts = np.unique(best[wrong], return_counts=True)
+    shift = int(names[np.argmax(counts)])
+    tokens = wrong[evidence.row] & evidence.live
+    evidence.live &= ~tokens
+    share = float(wrong.sum() / looked.sum())
+    return Finding(
+        kind="alignment-tokens-masks",
+        fault=f"the engine's log-probs are shifted by {-shift:+d} token(s) in {int(wrong.sum())} of "
+        f"{int(looked.sum())} rows",
+        confidence=0.97,
+        explains=evidence.explains(tokens),
+        figures=(
+            Figure(what="share of rows", value=share, where=evidence.place(int(np.flatnonzero(wrong)[0]))),
+            Figure(what="correlation of the two sides as logged", value=float(np.median(here.corr[wrong]))),
+            Figure(what="correlation when moved back", value=float(np.median(best_corr[wrong]))),
+            Figure(what="rms d as logged, nats", value=float(np.median(here.rms[wrong]))),
+            Figure(what="rms d when moved back, nats", value=float(np.median(best_rms[wrong]))),
+        ),
+        rules_out=("numerics, lag and temperature: none of them is undone by a shift",),
+        first=f"move the log-probs by {shift:+d} (--align {shift:+d} audits them moved) and fix the slice that makes it",
+        tokens=tokens,
+    )
+
+
+def _bad_rows(evidence: Evidence) -> list[np.ndarray]:
+    """Live tokens of each row that is far off as a whole, long rows first, a bounded number."""
+    live = np.flatnonzero(evidence.live)
+    row = evidence.row[live]
+    starts = np.flatnonzero(np.append(True, row[1:] != row[:-1]))
+    ends = np.append(starts[1:], len(row))
+    square = np.add.reduceat(evidence.d[live] ** 2, starts)
+    long_enough = ends - starts >= SHORTEST
+    wrong = long_enough & (np.sqrt(square / (ends - starts)) > BROKEN_RMS)
+    order = np.flatnonzero(wrong)
+    return [live[starts[i] : ends[i]] for i in order[:SEARCHED_ROWS]]
+
+
+def _suffix(evidence: Evidence) -> Finding | None:
+    """Rows that are clean up to one position and shifted from there on."""
+    typical = float(np.median(np.abs(evidence.d[evidence.live])))
+    limit = max(0.5, 12 * typical)
+    verified, positions, suffix = 0, [], np.zeros(len(evidence.d), dtype=bool)
+    looked = _bad_rows(evidence)
+    for at in looked:
+        far = np.abs(evidence.d[at]) > limit
+        n = len(at)
+        if far.sum() < 3:
+            continue
+        # before the change hardly any token is far off, after it many are: the split with the largest contrast
+        before = np.cumsum(far) / np.arange(1, n + 1)
+        after = (far.sum() - np.cumsum(far)) / np.maximum(n - np.arange(1, n + 1), 1)
+        weight = np.sqrt(np.arange(1, n + 1) * (n - np.arange(1, n + 1))) / n
+        k = int(np.argmax((after - before) * weight)) + 1
+        if before[k - 1] > 0.1 or after[k - 1] < 0.25 or n - k < 5:
+            continue
+        mu, ref = evidence.mu[at[k:]], evidence.ref[at[k:]]
+        base = float(np.sqrt(np.mean((mu - ref) ** 2)))
+        moved = [
+            float(np.sqrt(np.mean((mu[max(0, -s) : len(mu) - max(0, s)] - ref[max(0, s) : len(ref) - max(0, -s)]) ** 2)))
+            for s in SHIFTS
+            if len(mu) - abs(s) >= 4
+        ]
+        if moved and min(moved) < RESTORED * base:
+            verified += 1
+            positions.append(int(evidence.position[at[k]]))
+            suffix[at[k:]] = True
+    if verified < 1 or (verified < 2 and len(looked) > 10):
+        return None
+    rows = int(evidence.row.max()) + 1
+    explains = evidence.explains(suffix)
+    evidence.live &= ~suffix
+    clean = evidence.live
+    return Finding(
+        kind="alignment-tokens-masks",
+        fault=f"in {verified} of {rows} rows the two sides agree up to one position and are shifted from there to the "
+        "end: ids that were re-tokenised; figures before that position are clean",
+        confidence=0.95,
+        explains=explains,
+        figures=(
+            Figure(what="rows with a shifted end", value=verified, where=evidence.place(_row_of(evidence, suffix))),
+            Figure(what="first wrong position, median", value=float(np.median(positions))),
+            Figure(what="mean |d| there, nats", value=float(np.abs(evidence.d[suffix]).mean())),
+            Figure(what="mean |d| elsewhere, nats", value=float(np.abs(evidence.d[clean]).mean())),
+        ),
+        rules_out=("bad luck on single rows: moving the end by a token restores the fit",),
+        first="return token ids from the engine and train on those; do not decode and encode again",
+        tokens=suffix,
+    )
+
+
+def _row_of(evidence: Evidence, tokens: np.ndarray) -> int:
+    return int(evidence.row[np.flatnonzero(tokens)[0]])
+
+
+def _mispaired(evidence: Evidence) -> Finding | None:
+    """Rows that fit at a larger lag (padding read from the wrong side), or fit another row, or nothing at all."""
+    looked = _bad_rows(evidence)
+    if not looked:
+        return None
+    lags, lagged = [], []
+    rest = []
+    for at in looked:
+        mu, ref = evidence.mu[at], evidence.ref[at]
+        if float(np.corrcoef(mu, ref)[0, 1] if mu.std() > 0 and ref.std() > 0 else 0.0) > 0.5:
+            continue
+        lag = _best_lag(mu, ref)
+        if lag:
+            lags.append(lag)
+            lagged.append(at)
+        else:
+            rest.append(at)
+    rows = len(np.unique(evidence.row[evidence.live]))
+    if lagged and len(lagged) >= max(2, len(rest)):
+        return _mispaired_finding(
+            evidence,
+            lagged,
+            f"each of {len(lagged)} rows fits the other side at its own shift ({min(lags)} to {max(lags)} tokens): "
+            "padding was cut from the wrong side",
+            "read left-padded and right-padded lists by their masks, not by their first entries",
+            0.92,
+        )
+    if len(rest) < max(2, 0.02 * rows):
+        return None
+    matched = _matches_other_rows(evidence, rest)
+    if matched >= max(2, 0.3 * len(rest)):
+        return _mispaired_finding(
+            evidence,
+            rest,
+            f"rows are paired wrongly: {matched} of {len(rest)} rows that do not fit their own log-probs fit another "
+            "row's",
+            "join the engine's and the trainer's sides by sample id, not by place in a list",
+            0.95,
+        )
+    at = np.concatenate(rest)
+    mu, ref = evidence.mu[at], evidence.ref[at]
+    same_law = abs(mu.mean() - ref.mean()) < 0.35 * (mu.std() + ref.std()) / 2
+    corr = float(np.corrcoef(mu, ref)[0, 1]) if mu.std() > 0 and ref.std() > 0 else 0.0
+    if corr < 0.2 and same_law:
+        return _mispaired_finding(
+            evidence,
+            rest,
+            f"in {len(rest)} rows the two sides have nothing to do with each other (correlation {corr:.2f}) although "
+            "both look like log-probs of this model: they belong to other tokens",
+            "check how samples and their log-probs are joined",
+            0.8,
+        )
+    return None
+
+
+def _best_lag(mu: np.ndarray, ref: np.ndarray) -> int:
+    """The lag at which a row's two sides fit; 0 if there is none."""
+    n = len(mu)
+    if n < 2 * SHORTEST:
+        return 0
+    best, found = 0.8, 0
+    for lag in range(-(n - SHORTEST), n - SHORTEST + 1):
+        a = mu[max(0, lag) : n + min(0, lag)]
+        b = ref[max(0, -lag) : n - max(0, lag)]
+        if len(a) < SHORTEST or a.std() == 0 or b.std() == 0:
+            continue
+        corr = float(np.corrcoef(a, b)[0, 1])
+        # few tokens correlate by chance: the bar is higher where less overlaps
+        if corr - 1.0 / np.sqrt(len(a)) > best - 0.25 and corr > best:
+            best, found = corr, lag
+    return found
+
+
+def _matches_other_rows(evidence: Evidence, rows: list[np.ndarray]) -> int:
+    """How many rows' engine side fits the trainer side of another of these rows."""
+    length = min(64, int(np.median([len(at) for at in rows])))
+    rows = [at for at in rows if len(at) >= length]
+    if length < 12 or len(rows) < 2:
+        return 0
+
+    def unit(values: np.ndarray) -> np.ndarray:
+        centred = values - values.mean(axis=1, keepdims=True)
+        norm = np.linalg.norm(centred, axis=1, keepdims=True)
+        return centred / np.where(norm > 0, norm, 1)
+
+    mu = unit(np.stack([evidence.mu[at[:length]] for at in rows]))
+    ref = unit(np.stack([evidence.ref[at[:length]] for at in rows]))
+    return int(((mu @ ref.T).max(axis=1) > 0.9).sum())
+
+
+def _mispaired_finding(
+    evidence: Evidence, rows: list[np.ndarray], fault: str, first: str, confidence: float
+) -> Finding:
+    tokens = np.zeros(len(evidence.d), dtype=bool)
+    tokens[np.concatenate(rows)] = True
+    explains = evidence.explains(tokens)
+    evidence.live &= ~tokens
+    return Finding(
+        kind="alignment-tokens-masks",
+        fault=fault,
+        confidence=confidence,
+        explains=explains,
+        figures=(
+            Figure(what="rows", value=len(rows), where=evidence.place(_row_of(evidence, tokens))),
+            Figure(what="mean |d| there, nats", value=float(np.abs(evidence.d[tokens]).mean())),
+        ),
+        rules_out=("numerics: noise of this size would make the engine's tokens unlikely, these are not",),
+        first=first,
+        tokens=tokens,
+    )
+
+
+def _replaced(evidence: Evidence) -> Finding | None:
+    """Single tokens the trainer finds absurd while the engine did not, and nothing in between."""
+    live = evidence.live
+    size = np.abs(evidence.d)
+    ordinary = float(np.quantile(size[live], 0.9))
+    if ordinary > 0.7:
+        return None
+    out = live & (size > OUTLIER)
+    between = live & (size > max(1.5, 4 * ordinary)) & (size <= OUTLIER)
+    count = int(out.sum())
+    share = count / int(live.sum())
+    if count < 4 or not 3e-4 < share < 0.2:
+        return None
+    one_sided = float((evidence.d[out] > 0).mean())
+    if one_sided < 0.9 or between.sum() > 0.8 * count:
+        return None
+    tokens = out | (live & (evidence.d > max(1.5, 6 * ordinary)))
+    ratio = evidence.clustered(np.exp(-evidence.d), live)
+    explains = evidence.explains(tokens)
+    evidence.live &= ~tokens
+    rows = np.unique(evidence.row[tokens])
+    return Finding(
+        kind="alignment-tokens-masks",
+        fault=f"{count} scattered tokens ({share:.2%}) are {OUTLIER:g} to {size[out].max():.0f} nats less likely to the "
+        "trainer, never more: other ids were scored there than sampled (re-tokenised or replaced)",
+        confidence=0.85,
+        explains=explains,
+        figures=(
+            Figure(what="share of tokens", value=share, where=evidence.place(int(rows[0]))),
+            Figure(what="share of them with d > 0", value=one_sided),
+            Figure(what="rows they stand in", value=len(rows)),
+            Figure(what="mean of pi/mu (1 if tokens were drawn from mu)", value=ratio.value, stderr=ratio.stderr),
+        ),
+        rules_out=(
+            "heavy-tailed numerics: noise goes both ways and leaves no gap between small and huge",
+            "lag: a policy does not change by nats on 1 token in 50 and not at all elsewhere",
+        ),
+        first="log both lists of ids and compare them; look at what follows tool turns and at merged tokens",
+        tokens=tokens,
+    )

@@ -1,0 +1,117 @@
+"""Values that are no log-probabilities, and single tokens that decide all weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from theory.ess import ess_fraction
+from validation.audit.block import UNKNOWN
+from validation.audit.collect import Place
+from validation.audit.evidence import Evidence
+from validation.audit.finding import Figure, Finding
+from validation.audit.sums import MISMATCH_NAMES
+
+PART_MEASURED = 0.3
+"""Share of holes beyond which a column was measured on some tokens only, and the holes are no fault"""
+IMPOSSIBLE = 8.0
+"""Nats: a ratio of 3000 on a single token; BF16 and FP8 errors stay below 2 (public maxima: 1.4 to 1.5 nats)"""
+ISOLATED = 0.4
+"""The largest ordinary |d| must be below this share of the smallest impossible one"""
+
+
+def detect(evidence: Evidence, /) -> list[Finding]:
+    """Broken values in any column, then isolated impossible tokens."""
+    return [*_broken(evidence), *_dominating(evidence)]
+
+
+def _broken(evidence: Evidence) -> list[Finding]:
+    exact = evidence.exact
+    found = []
+    for column in ("logmu", "logpi_s", "logpi", "advantage"):
+        counts = {k: n for (c, k), n in exact.broken.items() if c == column and k != "unmeasured" and n > 0}
+        holes = counts.get("missing or NaN", 0)
+        measured = exact.measured[column]
+        if holes > PART_MEASURED * (measured + holes) or measured == 0:
+            counts.pop("missing or NaN", None)
+        if column == "advantage":
+            counts = {k: n for k, n in counts.items() if k == "infinite"}
+        if not counts:
+            continue
+        rows = sum(exact.broken_rows[column, k] for k in counts)
+        total = sum(counts.values())
+        places = [p for k in counts for p in exact.broken_places.get((column, k), [])]
+        who = MISMATCH_NAMES.get(column, column)
+        words = ", ".join(f"{n} {k}" for k, n in counts.items())
+        side = "engine" if column == "logmu" else "trainer"
+        found.append(
+            Finding(
+                kind="non-finite",
+                fault=f"{rows} rows have log-probs of the {who} that are no numbers ({words}): a fault of the {side}",
+                confidence=0.97,
+                explains=1.0,
+                figures=(
+                    Figure(what="tokens that are no numbers", value=total, where=_places(places)),
+                    Figure(what="rows they stand in", value=rows),
+                    Figure(what="share of tokens", value=total / (measured + total)),
+                ),
+                rules_out=("they are left out of every other figure and counted here, not set to ratio 1",),
+                first=_REMEDY[side],
+            )
+        )
+    return found
+
+
+_REMEDY = {
+    "engine": "a NaN or floored log-prob means that the whole row of logits is broken: find the engine step (kernels, "
+    "communication, precision) that made it; do not replace it by ratio 1",
+    "trainer": "find the trainer's forward pass that gave NaN or infinity (loss scale, masks, precision) before "
+    "trusting any update since",
+}
+
+
+def _places(places: list[Place]) -> str:
+    shown = []
+    for p in places[:3]:
+        step = f"step {p.step}, " if p.step != UNKNOWN else ""
+        shown.append(f"{step}line {p.line} position {p.position}")
+    return "; ".join(shown)
+
+
+def _dominating(evidence: Evidence) -> list[Finding]:
+    """A few tokens with |d| far beyond all others."""
+    sizes = sorted(evidence.exact.largest, reverse=True)
+    allowed = max(3, int(2e-4 * evidence.exact.discrepancy.n))
+    count = 0
+    for k in range(1, min(allowed, len(sizes) - 1) + 1):
+        if sizes[k - 1].size > IMPOSSIBLE and sizes[k].size < ISOLATED * sizes[k - 1].size:
+            count = k
+    if not count or evidence.exact.discrepancy.n < 50:
+        return []
+    cut = sizes[count - 1].size
+    tokens = np.abs(evidence.d) >= cut
+    total = float(evidence.exact.discrepancy.powers[2])
+    share = sum(p.size**2 for p in sizes[:count]) / total if total > 0 else 0.0
+    without = float(ess_fraction(-evidence.d[~tokens])) if (~tokens).any() else math.nan
+    evidence.live &= ~tokens
+    top = sizes[0]
+    ratio = math.exp(min(abs(top.logmu - top.reference), 700.0))
+    return [
+        Finding(
+            kind="non-finite",
+            fault=f"{count} token(s) with impossible ratios decide all weights: log mu {top.logmu:.4g} beside "
+            f"{top.reference:.4g}, a ratio of {ratio:.3g}",
+            confidence=0.85,
+            explains=min(share, 1.0),
+            figures=(
+                Figure(what="largest |log ratio|, nats", value=top.size, where=_places(sizes[:count])),
+                Figure(what="largest of all other tokens, nats", value=sizes[count].size),
+                Figure(what="token ESS, raw, all tokens", value=evidence.exact.discrepancy.ess),
+                Figure(what="token ESS, raw, without them", value=without),
+            ),
+            rules_out=("ordinary numerics: nothing lies between these tokens and the rest",),
+            first="look at these tokens' logits in the engine; do not let a clamp hide them",
+            tokens=tokens,
+        )
+    ]

@@ -1,0 +1,372 @@
+r"""Was the reported distribution the one that was sampled? Identities that hold for any numerics and any lag.
+
+If tokens are drawn from mu and mu is reported, then for any policy pi of the same support, whatever its distance,
+
+.. math:: E_\mu[\pi/\mu] = 1, \qquad E_\mu[(\pi/\mu) (-\log \pi - H(\pi))] = 0
+
+The first fails for a wrong temperature, truncation and draft log-probs; the second, which needs the entropy, also for
+what is reported before processing, where all ratios are 1. A processed temperature the trainer does not share keeps
+both: it is seen in how d depends on log mu.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from validation.audit.evidence import BINS, Evidence, Mean, clustered_mean
+from validation.audit.finding import Figure, Finding
+
+SIGMAS = 6.0
+"""Standard errors that a broken identity must show: errors over rows are themselves estimates"""
+LEAST_TOKENS = 200
+SMALLEST_SHIFT = 0.004
+"""|E[pi/mu] - 1| below which nothing is said: rounding of reported log-probs reaches a few 1e-4 (public: 1.0005)"""
+LEAST_ESS = 0.15
+"""Token ESS of the ratio below which its sample mean is not to be trusted"""
+CALIBRATION = 0.012
+"""Nats of -log pi - H that are reported at least"""
+
+
+def detect(evidence: Evidence, /) -> list[Finding]:
+    """Units first, then the identities, then how d depends on the probability; the first that fires is it."""
+    if evidence.live.sum() >= LEAST_TOKENS:
+        for look in (_units, _ratio, _temperature, _penalty, _calibration):
+            finding = look(evidence)
+            if finding is not None:
+                return [finding]
+    finding = _entropy_alone(evidence) or _declared(evidence.settings)
+    return [] if finding is None else [finding]
+
+
+def _units(evidence: Evidence) -> Finding | None:
+    """Probabilities, other bases, or a flipped sign in place of natural logs."""
+    mu, ref = evidence.mu[evidence.live], evidence.ref[evidence.live]
+    if (mu >= 0).mean() > 0.98 and mu.max() <= 1 + 1e-6 and (ref <= 1e-6).mean() > 0.9 and mu.std() > 0:
+        return _unit_finding("probabilities, not their logs", float((mu >= 0).mean()), "share of values in [0, 1]")
+    square = float(mu @ mu)
+    if square == 0:
+        return None
+    slope = float(mu @ ref) / square
+    left = float(np.mean((ref - slope * mu) ** 2)) / max(float(np.mean(ref**2)), 1e-12)
+    if left > 0.02 or abs(slope - 1) < 0.15:
+        return None
+    named = {math.log(10): "logs to base 10", math.log(2): "logs to base 2", -1.0: "negative log-probs"}
+    word = next((w for b, w in named.items() if abs(slope / b - 1) < 0.03), f"1/{slope:.3g} of the log-probs")
+    return _unit_finding(f"{word}, not natural logs", slope, "slope of log pi on the reported value, through 0")
+
+
+def _unit_finding(word: str, value: float, what: str) -> Finding:
+    return Finding(
+        kind="sampled-vs-reported",
+        fault=f"the engine's column holds {word}",
+        confidence=0.9,
+        explains=1.0,
+        figures=(Figure(what=what, value=value),),
+        rules_out=("noise: the relation is exact",),
+        first="convert the engine's column to natural logs before it is used or logged",
+    )
+
+
+def _ratio(evidence: Evidence) -> Finding | None:
+    """E[pi/mu] away from 1."""
+    live = evidence.live
+    d, row = evidence.d[live], evidence.row[live]
+    r = np.exp(np.minimum(-d, 300.0))
+    ess = float(r.sum() ** 2 / (len(r) * (r @ r)))
+    if ess < LEAST_ESS:
+        return None
+    ratio, mean_d = clustered_mean(r, row), clustered_mean(d, row)
+    off = Mean(ratio.value - 1, ratio.stderr)
+    if abs(off.value) < SMALLEST_SHIFT or abs(off.z) < SIGMAS or abs(mean_d.z) < SIGMAS:
+        return None
+    # +1 if tokens were drawn from mu, -1 if from the trainer's law, 0 for symmetric noise on a log-prob, large if
+    # mu is the trainer's law without its tail
+    leaning = mean_d.value / (0.5 * float(np.mean(d * d)))
+    if off.value < 0 and leaning > 2:
+        return _truncated(evidence, d, ratio, mean_d)
+    if off.value > 0 and leaning < -0.3:
+        return _raw(evidence, d, ratio, mean_d)
+    return None
+
+
+def _common(ratio: Mean, mean_d: Mean) -> tuple[Figure, ...]:
+    return (
+        Figure(what="mean of pi/mu (1 if tokens were drawn from mu)", value=ratio.value, stderr=ratio.stderr),
+        Figure(what="mean of log mu - log pi, nats", value=mean_d.value, stderr=mean_d.stderr),
+    )
+
+
+def _truncated(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> Finding:
+    zero = float((d == 0).mean())
+    never_below = float((d >= -1e-6).mean())
+    figures = (
+        *_common(ratio, mean_d),
+        Figure(what="share of tokens with mu >= pi", value=never_below),
+        Figure(what="largest log mu - log pi, nats", value=float(d.max())),
+        Figure(what="share of tokens with d = 0 exactly", value=zero),
+    )
+    if zero > 0.05 and never_below > 0.98 and d.max() > 1.0:
+        fault = (
+            f"the log-prob of the most likely token was stored, not of the sampled one: mu >= pi on {never_below:.0%} "
+            f"of the tokens, equal on {zero:.0%}, E[pi/mu] = {ratio.value:.3f}"
+        )
+        first = "pick the log-prob by the sampled id, not the first entry of the engine's dictionary"
+    else:
+        fault = (
+            f"truncated sampling reported renormalised, the trainer scores the full vocabulary: E[pi/mu] = "
+            f"{ratio.value:.4f} is the kept mass"
+        )
+        first = "set top_p = 1, top_k = -1, min_p = 0, or log the kept set and score the trainer on it"
+        figures = (*figures, *_kept(evidence))
+    return Finding(
+        kind="sampled-vs-reported",
+        fault=fault,
+        confidence=0.93,
+        explains=_shift_share(d),
+        figures=figures,
+        rules_out=(
+            "numerics and lag: both keep E[pi/mu] = 1",
+            "the offset is not counted as discrepancy: it is a known factor per prefix",
+        ),
+        first=first,
+    )
+
+
+def _kept(evidence: Evidence) -> tuple[Figure, ...]:
+    """What is left of d once the logged kept mass is taken out."""
+    if evidence.kept is None:
+        return ()
+    known = evidence.live & (evidence.kept > 0)
+    if not known.any():
+        return ()
+    left = evidence.d[known] + np.log(evidence.kept[known])
+    return (
+        Figure(what="kept mass as logged, mean", value=float(evidence.kept[known].mean())),
+        Figure(what="rms of d without the kept mass, nats", value=float(np.sqrt(np.mean(left**2)))),
+    )
+
+
+def _shift_share(d: np.ndarray) -> float:
+    """Share of the mean square of d that an offset of one sign makes: all but what a symmetric noise would show."""
+    below = d[d < 0]
+    total = float(d @ d)
+    return max(0.0, 1 - 2 * float(below @ below) / total) if total > 0 else 1.0
+
+
+def _raw(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> Finding:
+    p = np.exp(np.minimum(evidence.mu[evidence.live], 0.0))
+    inverse = clustered_mean(np.exp(np.clip(d, -300, 300)), evidence.row[evidence.live])
+    sure, unsure = np.abs(d)[p > 0.9], np.abs(d)[p < 0.5]
+    slope = _slope(evidence.mu[evidence.live], evidence.ref[evidence.live])
+    hint = "T < 1" if slope > 1.02 else "T > 1" if slope < 0.98 else "another law"
+    return Finding(
+        kind="sampled-vs-reported",
+        fault=f"the reported log-probs are not those sampled from: E[pi/mu] = {ratio.value:.3f} +- {ratio.stderr:.3f}, "
+        f"which no numerics or lag gives; consistent with raw log-probs reported at {hint}",
+        confidence=0.93,
+        explains=0.95,
+        figures=(
+            *_common(ratio, mean_d),
+            Figure(what="mean of mu/pi (1 if tokens were drawn from pi)", value=inverse.value, stderr=inverse.stderr),
+            Figure(what="mean |d| where p > 0.9, nats", value=float(sure.mean()) if sure.size else math.nan),
+            Figure(what="mean |d| where p < 0.5, nats", value=float(unsure.mean()) if unsure.size else math.nan),
+            Figure(what="slope of log pi on log mu", value=slope),
+        ),
+        rules_out=("numerics and lag: both keep E[pi/mu] = 1", "noise on the log-probs: it has no preferred sign"),
+        first="set logprobs_mode = processed_logprobs in the engine, and score the trainer at the same temperature",
+    )
+
+
+def _slope(mu: np.ndarray, ref: np.ndarray) -> float:
+    spread = float(np.var(mu))
+    return float(np.mean((mu - mu.mean()) * (ref - ref.mean()))) / spread if spread > 0 else 1.0
+
+
+def _temperature(evidence: Evidence) -> Finding | None:
+    """Engine and trainer at two temperatures, both reported truly: d changes sign with the probability."""
+    if evidence.lag_free == "no":
+        return None  # a policy that sharpens looks the same
+    use = evidence.numerics
+    d, bins, row = evidence.d[use], evidence.bin[use], evidence.row[use]
+    rms = float(np.sqrt(np.mean(d * d))) if d.size else 0.0
+    if d.size < LEAST_TOKENS or rms < 0.05:
+        return None
+    count = np.bincount(bins, minlength=BINS)
+    mean = np.bincount(bins, weights=d, minlength=BINS) / np.maximum(count, 1)
+    explained = float((count * (mean - d.mean()) ** 2).sum()) / len(d) / max(float(np.var(d)), 1e-12)
+    explained -= BINS / len(d)
+    low, high = bins < 3, bins >= BINS // 2
+    if not low.any() or not high.any():
+        return None
+    rare, sure = clustered_mean(d[low], row[low]), clustered_mean(d[high], row[high])
+    opposite = rare.value * sure.value < 0 and abs(rare.z) > SIGMAS and abs(sure.z) > SIGMAS / 2
+    if not opposite or explained < 0.15 or abs(rare.value) < 0.3 * float(np.sqrt(np.mean(d[low] ** 2))):
+        return None
+    slope = _slope(evidence.mu[use], evidence.ref[use])
+    colder = rare.value < 0
+    return Finding(
+        kind="sampled-vs-reported",
+        fault="engine and trainer score at two temperatures: the engine is "
+        f"{'sharper' if colder else 'flatter'} on rare and on sure tokens alike (slope of log pi on log mu {slope:.2f})",
+        confidence=0.8,
+        explains=min(1.0, max(explained, 0.5)),
+        figures=(
+            Figure(what="mean d on the rarest quarter of the tokens, nats", value=rare.value, stderr=rare.stderr),
+            Figure(what="mean d on the likelier half, nats", value=sure.value, stderr=sure.stderr),
+            Figure(what="share of Var(d) explained by log mu", value=explained),
+            Figure(what="slope of log pi on log mu", value=slope),
+        ),
+        rules_out=("numerics: noise has no sign that depends on the probability",),
+        first="divide the trainer's logits by the sampling temperature before log_softmax",
+    )
+
+
+def _penalty(evidence: Evidence) -> Finding | None:
+    """A repetition penalty on one side: ids seen before in the row differ from the others."""
+    if evidence.token is None or (evidence.token[evidence.live] < 0).any():
+        return None
+    use = evidence.numerics
+    d, row, token, bins = evidence.d[use], evidence.row[use], evidence.token[use], evidence.bin[use]
+    seen = _seen_before(row, token)
+    if seen.sum() < 50 or (~seen).sum() < 50:
+        return None
+    # within bins of probability, so that only repetition differs
+    fresh_mean = np.bincount(bins[~seen], weights=d[~seen], minlength=BINS)
+    fresh_count = np.bincount(bins[~seen], minlength=BINS)
+    comparable = fresh_count[bins[seen]] >= 20
+    if comparable.sum() < 50:
+        return None
+    expected = fresh_mean[bins[seen]] / np.maximum(fresh_count[bins[seen]], 1)
+    contrast = clustered_mean((d[seen] - expected)[comparable], row[seen][comparable])
+    rms = float(np.sqrt(np.mean(d * d)))
+    if abs(contrast.z) < SIGMAS or abs(contrast.value) < max(0.02, 0.3 * rms):
+        return None
+    return Finding(
+        kind="sampled-vs-reported",
+        fault=f"d differs by {contrast.value:+.3f} nats on ids that occurred before in the row: a repetition or presence "
+        "penalty on one side only",
+        confidence=0.8,
+        explains=0.8,
+        figures=(
+            Figure(what="d on repeated ids minus others, nats", value=contrast.value, stderr=contrast.stderr),
+            Figure(what="share of tokens with a repeated id", value=float(seen.mean())),
+            Figure(what="rms d, nats", value=rms),
+        ),
+        rules_out=("numerics: kernels do not know which ids came before",),
+        first="switch penalties off in the engine (repetition_penalty = 1, presence_penalty = frequency_penalty = 0)",
+    )
+
+
+def _seen_before(row: np.ndarray, token: np.ndarray) -> np.ndarray:
+    """Whether the same id stood earlier in the same row."""
+    order = np.lexsort((np.arange(len(row)), token, row))
+    again = np.append(False, (np.diff(row[order]) == 0) & (np.diff(token[order]) == 0))
+    seen = np.zeros(len(row), dtype=bool)
+    seen[order] = again
+    return seen
+
+
+def _calibration(evidence: Evidence) -> Finding | None:
+    """Surprise against entropy: what was sampled under a law other than the reported one, with all ratios near 1."""
+    if evidence.entropy is None:
+        return None
+    use = evidence.live & np.isfinite(evidence.entropy)
+    if use.sum() < LEAST_TOKENS:
+        return None
+    d, row = evidence.d[use], evidence.row[use]
+    surprise_ref = -evidence.ref[use] - evidence.entropy[use]
+    surprise_mu = -evidence.mu[use] - evidence.entropy[use]
+    weight = np.exp(np.clip(-d, -20, 20))
+    # the weighted one is exact under numerics and lag; the plain ones guard against noise that is no distribution
+    means = [clustered_mean(x, row) for x in (weight * surprise_ref, surprise_ref, surprise_mu)]
+    signs = {np.sign(m.value) for m in means}
+    weakest = min(means, key=lambda m: abs(m.value))
+    if len(signs) != 1 or min(abs(m.z) for m in means) < SIGMAS - 1 or abs(weakest.value) < CALIBRATION:
+        return None
+    return _calibration_finding(means[0], evidence.clustered(np.exp(-evidence.d), evidence.live))
+
+
+def _calibration_finding(surprise: Mean, ratio: Mean | None) -> Finding:
+    sharper = surprise.value < 0
+    cause = (
+        "truncation (top-p, top-k) or T < 1 in the sampler"
+        if sharper
+        else "a penalty or T > 1 in the sampler"
+    )
+    extra = () if ratio is None else (Figure(what="mean of pi/mu", value=ratio.value, stderr=ratio.stderr),)
+    return Finding(
+        kind="sampled-vs-reported",
+        fault=f"tokens are {abs(surprise.value):.3f} nats {'less' if sharper else 'more'} surprising than the reported "
+        f"distribution's entropy allows: {cause}, with log-probs reported before it; the ratios cannot show it",
+        confidence=0.9,
+        explains=0.9,
+        figures=(
+            Figure(what="mean of -log pi - H, nats (0 if sampled as reported)", value=surprise.value, stderr=surprise.stderr),
+            *extra,
+        ),
+        rules_out=(
+            "numerics and lag: both keep the mean of (pi/mu)(-log pi - H) at 0",
+            "a clean bill from the ratios: they compare two reports, not a report with the samples",
+        ),
+        first="set logprobs_mode = processed_logprobs and look at temperature, top_p, top_k, min_p and penalties",
+    )
+
+
+def _entropy_alone(evidence: Evidence) -> Finding | None:
+    """The same test where only the engine's side was logged, with entropy."""
+    tokens = evidence.sample.tokens
+    if len(evidence.mu) or "entropy" not in tokens or "logmu" not in tokens:
+        return None
+    mask = tokens["mask"] & np.isfinite(tokens["logmu"]) & np.isfinite(tokens["entropy"])
+    if mask.sum() < LEAST_TOKENS:
+        return None
+    owner = np.repeat(np.arange(len(evidence.sample.starts) - 1), np.diff(evidence.sample.starts))
+    surprise = clustered_mean(-tokens["logmu"][mask] - tokens["entropy"][mask], owner[mask])
+    if abs(surprise.z) < SIGMAS or abs(surprise.value) < 0.05:
+        return None
+    return _calibration_finding(surprise, None)
+
+
+def _declared(settings: Mapping[str, Mapping[str, Any]]) -> Finding | None:
+    """What the log itself states about sampling, where no figure could show it."""
+    for stated in settings.values():
+        mode = str(stated.get("logprobs_mode") or "")
+        changed = _changes(stated)
+        trainer, engine = stated.get("T_trainer"), stated.get("T")
+        if mode.startswith("raw") and changed:
+            said = f"raw log-probs with {', '.join(changed)}"
+        elif _number(trainer) and _number(engine) and abs(float(trainer) - float(engine)) > 1e-9:
+            said = f"T = {float(engine):g} in the engine and {float(trainer):g} in the trainer"
+        else:
+            continue
+        return Finding(
+            kind="sampled-vs-reported",
+            fault=f"the log states {said}: what is reported is not what is sampled, and no ratio shows it",
+            confidence=0.7,
+            explains=0.5,
+            figures=(),
+            first="set logprobs_mode = processed_logprobs and one temperature on both sides",
+        )
+    return None
+
+
+def _changes(stated: Mapping[str, Any]) -> list[str]:
+    """Sampling parameters away from their neutral value."""
+    neutral = {"T": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
+    out = [
+        f"{name} = {float(stated[name]):g}"
+        for name, value in neutral.items()
+        if _number(stated.get(name)) and abs(float(stated[name]) - value) > 1e-9
+    ]
+    top_k = stated.get("top_k")
+    if _number(top_k) and float(top_k) > 0:
+        out.append(f"top_k = {float(top_k):g}")
+    return out
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,117 @@
+"""The audit itself: read once, then judge; the answer holds what was found, the numbers, and what cannot be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from theory.records import Provenance
+from validation.audit import limits, numbers
+from validation.audit.collect import Collector
+from validation.audit.detectors import (
+    alignment,
+    bypass,
+    context,
+    curves,
+    fills,
+    lag,
+    metrics,
+    non_finite,
+    numerics,
+    sampled,
+    weights,
+)
+from validation.audit.evidence import Evidence
+from validation.audit.finding import Finding
+from validation.audit.shapes import Shapes
+from validation.audit.source import InputFile, Log, Options, open_log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What an audit says."""
+
+    inputs: list[InputFile]
+    provenance: Mapping[str, Provenance]
+    numbers: dict[str, Any]
+    findings: list[Finding]
+    """Ranked; empty where nothing is wrong"""
+    cannot_know: list[str]
+    advice: list[str] = field(default_factory=list)
+    """What to switch on, for files that hold no log-probs"""
+    collected: Collector | None = None
+
+    @property
+    def audited(self) -> bool:
+        """Whether there was anything to judge."""
+        return self.collected is not None or bool(self.numbers.get("curves"))
+
+
+def audit(
+    paths: list[str], /, *, options: Options | None = None, progress: Callable[[int], None] | None = None
+) -> Audit:
+    """Audit the logs at `paths`.
+
+    Raises
+    ------
+    validation.audit.errors.BadLog
+        If a file cannot be read; the message is one line.
+    """
+    log = open_log(paths, options=options, progress=progress)
+    collected = Collector()
+    for block in log.blocks():
+        collected.add(block)
+    return judge(log, collected)
+
+
+def judge(log: Log, collected: Collector, /) -> Audit:
+    """Judge what was collected."""
+    provenance = log.provenance()
+    figures: dict[str, Any] = {}
+    found: list[Finding] = []
+    has_tokens = collected.tokens > 0
+    if has_tokens:
+        evidence = Evidence(
+            collected,
+            provenance=provenance,
+            null_is_broken=log.reader is not None and log.reader.null_is_broken,
+            settings=log.settings,
+        )
+        figures = numbers.of(collected, evidence)
+        found = detect(evidence, figures.get("forecast"))
+    else:
+        evidence = None
+    found += curves.detect(log.metrics)
+    if log.metrics.rows:
+        figures["curves"] = curves.summary(log.metrics)
+    found.sort(key=lambda f: f.rank)
+    seen = numbers.provenance(collected, provenance)
+    return Audit(
+        inputs=log.inputs,
+        provenance=seen,
+        numbers=figures,
+        findings=found,
+        cannot_know=limits.of(log, collected, evidence, seen),
+        advice=log.advice,
+        collected=collected if has_tokens else None,
+    )
+
+
+def detect(evidence: Evidence, forecast: Mapping[str, Any] | None = None, /) -> list[Finding]:
+    """Run the detectors from hard facts to soft ones; each leaves out the tokens an earlier one accounts for."""
+    found = [*non_finite.detect(evidence), *fills.detect(evidence), *alignment.detect(evidence)]
+    copied = bypass.detect(evidence)
+    told = sampled.detect(evidence)
+    found += [*told, *copied]
+    if copied or told:
+        # a copy says nothing of numerics; a wrong law is in every difference
+        return found
+    shapes = Shapes(evidence)
+    found += weights.detect(evidence, shapes)
+    for look in (context.detect, numerics.detect):
+        shapes = Shapes(evidence)
+        found += look(evidence, shapes)
+    found += metrics.detect(evidence, found)
+    found += lag.detect(evidence, Shapes(evidence), found, forecast)
+    return found
