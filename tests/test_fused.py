@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -205,6 +206,23 @@ def test_column_gradients_are_the_enumerated_ones(name: str, k: int) -> None:
     if k == 50:
         full = through_head(b, enumerated_logit_gradient(b, rule, None))
         assert distance(grads(columns_loss(b, rule, k), b), full) < EXACT
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler; none found")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
+def test_the_compiled_core_gives_the_same_gradients() -> None:
+    b, rule = batch(dtype=torch.float32), correction("dlc", high=2.0)
+    eager, compiled = (
+        grads(
+            lambda h, w, c=c: fused_loss_row(
+                h, w, b.actions, b.advantage, rule,
+                mu_logp=b.logmu, stale=(b.hidden_s, b.weight_s), compiled=c,
+            ),
+            b,
+        )
+        for c in (False, True)
+    )  # fmt: skip
+    assert distance(compiled, eager) < SINGLE
 
 
 def test_the_enumeration_distinguishes_the_rules_and_the_columns() -> None:

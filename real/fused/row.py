@@ -7,7 +7,9 @@ vocabulary.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -86,6 +88,7 @@ def fused_loss_row(
     temperature: float = 1.0,
     chunk: int | None = None,
     token_weight: Tensor | None = None,
+    compiled: bool = False,
 ) -> CorrectedLoss:
     """Corrected loss on full rows, chunked: no [N, V] tensor but the sampler's rows, if given whole.
 
@@ -104,7 +107,18 @@ def fused_loss_row(
     rows_of = mu_logp if callable(mu_logp) else mu_logp.__getitem__
     wanted = torch.is_grad_enabled()
     loss, logp = _RowLoss.apply(
-        hidden, weight, actions, advantage, rule, rows_of, stale, temperature, chunk, token_weight, wanted
+        hidden,
+        weight,
+        actions,
+        advantage,
+        rule,
+        rows_of,
+        stale,
+        temperature,
+        chunk,
+        token_weight,
+        compiled,
+        wanted,
     )
     return CorrectedLoss(loss, logp[:, None], logp.new_full((len(logp),), -float("inf")))
 
@@ -123,6 +137,36 @@ def _constants(
     return coefficients(rule, token, advantage.to(now.dtype), row=row)
 
 
+def _rows_to_gradient(
+    rule: Correction,
+    temperature: float,
+    logits: Tensor,
+    stale_logits: Tensor | None,
+    actions: Tensor,
+    advantage: Tensor,
+    mu: Tensor,
+    token_weight: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Turn logits into their gradient, in place; return the loss and the sampled log-probs."""
+    now = torch.log_softmax(logits / temperature, dim=-1)
+    then = now if stale_logits is None else torch.log_softmax(stale_logits / temperature, dim=-1)
+    c = _constants(rule, actions, advantage, mu, then, now)
+    logp_a = _at(now, actions)
+    value = surrogate(c, logp_a, now if c.row is not None else None)
+    total = c.token if c.row is None else c.token + c.row.sum(dim=1)
+    gradient = now.exp() * total[:, None]
+    if c.row is not None:
+        gradient = gradient - c.row
+    gradient = gradient.scatter_add(1, actions[:, None], -c.token[:, None])
+    logits.copy_(gradient * (token_weight / temperature)[:, None])
+    return -(token_weight * value).sum(), logp_a
+
+
+@cache
+def _compiled(rule: Correction, temperature: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    return torch.compile(partial(_rows_to_gradient, rule, temperature), dynamic=False, fullgraph=True)
+
+
 class _RowLoss(torch.autograd.Function):
     """`fused_loss_row`: one buffer for the policy's rows, one for the stale ones."""
 
@@ -139,6 +183,7 @@ class _RowLoss(torch.autograd.Function):
         temperature: float,
         chunk: int | None,
         token_weight: Tensor,
+        compiled: bool,
         wanted: bool,
     ) -> tuple[Tensor, Tensor]:
         head = Head(weight)
@@ -148,35 +193,30 @@ class _RowLoss(torch.autograd.Function):
         gradients = HeadGradients(ctx, hidden, head, weight, wanted=wanted)
         logp = torch.empty(N, dtype=head.dtype, device=device)
         loss = torch.zeros((), dtype=torch.float64, device=device)
-        buffers = [
-            torch.empty(min(step, N), V, dtype=head.dtype, device=device)
-            for _ in range(1 if old is None else 2)
-        ]
+        buffers = torch.empty(1 if old is None else 2, min(step, N), V, dtype=head.dtype, device=device)
+        # compiled code goes through a row once, so only the core's own temporaries must stay in cache
+        block = step if compiled else max(1, CACHE_ENTRIES // V)
+        turn = _compiled(rule, temperature) if compiled else partial(_rows_to_gradient, rule, temperature)
         for start in range(0, N, step):
             rows = slice(start, min(start + step, N))
             h = head.hidden(hidden[rows])
-            z = head.logits(h, buffers[0][: rows.stop - start])
+            z = head.logits(h, buffers[0, : rows.stop - start])
             s = None
             if old is not None and stale is not None:
-                s = old.logits(old.hidden(stale[0][rows]), buffers[1][: rows.stop - start])
-            mu, a = mu_rows(rows), actions[rows].long()
-            t = token_weight[rows].to(head.dtype)
-            block = max(1, CACHE_ENTRIES // V)
+                s = old.logits(old.hidden(stale[0][rows]), buffers[1, : rows.stop - start])
+            mu, a, t = mu_rows(rows), actions[rows].long(), token_weight[rows].to(head.dtype)
             for low in range(0, len(z), block):
                 b = slice(low, min(low + block, len(z)))
                 at = slice(start + b.start, start + b.stop)
-                now = _normalise(z[b], temperature)
-                then = now if s is None else _normalise(s[b], temperature)
-                c = _constants(rule, a[b], advantage[at], mu[b], then, now)
-                logp[at] = _at(now, a[b])
-                value = surrogate(c, logp[at], now if c.row is not None else None)
-                loss -= (t[b] * value).sum()
-                total = c.token if c.row is None else c.token + c.row.sum(dim=1)
-                now.exp_().mul_(total[:, None])
-                if c.row is not None:
-                    now.sub_(c.row)
-                now.scatter_add_(1, a[b][:, None], -c.token[:, None])
-                now.mul_((t[b] / temperature)[:, None])
+                with warnings.catch_warnings():
+                    # the array-API shim caches its look-ups, which tracing points out once
+                    warnings.filterwarnings(
+                        "ignore", message="Dynamo detected a call to a `functools.lru_cache`"
+                    )
+                    value, logp[at] = turn(
+                        z[b], None if s is None else s[b], a[b], advantage[at], mu[b], t[b]
+                    )
+                loss += value
             if gradients.wanted:
                 gradients.add(rows, z, h)
         ctx.mark_non_differentiable(logp)
@@ -187,11 +227,4 @@ class _RowLoss(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor, *_: Any
     ) -> tuple[Tensor | None, ...]:
-        return *release(ctx, grad), None, None, None, None, None, None, None, None, None
-
-
-def _normalise(logits: Tensor, temperature: float) -> Tensor:
-    """Logits to log-probs, in place."""
-    if temperature != 1.0:
-        logits.div_(temperature)
-    return logits.sub_(torch.logsumexp(logits, dim=-1, keepdim=True))
+        return *release(ctx, grad), *(None,) * 10
