@@ -1,0 +1,260 @@
+"""What each hook writes, the audit reads: log-probs, mask, versions and rewards survive the round trip."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from real.hooks import prime_rl, slime  # noqa: E402
+from real.hooks import verl as verl_hook  # noqa: E402
+from real.hooks.canonical import append, row  # noqa: E402
+from validation.audit.block import Block, blocks  # noqa: E402
+from validation.audit.files import peek, records  # noqa: E402
+from validation.audit.readers import reader_for  # noqa: E402
+from validation.audit.readers.base import Source  # noqa: E402
+
+MU, PI_S, PI = [-0.91, -0.05, -0.30], [-0.93, -0.05, -0.28], [-1.20, -0.04, -0.35]
+PROMPT, RESPONSE = [11, 12], [21, 22, 2]
+
+
+def read(path: Path) -> Block:
+    """The file as the audit sees it."""
+    rows = []
+    for record in records(peek(path)):
+        reader = reader_for(record.value)
+        assert reader is not None
+        assert reader.name == "canonical"
+        rows += list(reader.rows(record.value, Source(path), record.line))
+    (block,) = blocks(rows)
+    return block
+
+
+def expect(block: Block, **columns: Any) -> None:
+    for name, wanted in columns.items():
+        got = block.tokens[name] if name in block.tokens else block.rows[name]
+        np.testing.assert_allclose(np.asarray(got, dtype=float), np.asarray(wanted, dtype=float), rtol=1e-6)
+
+
+def known(block: Block, name: str) -> bool:
+    """Whether every token has the column; a column nobody wrote is absent."""
+    return name in block.tokens and bool(np.isfinite(block.tokens[name]).all())
+
+
+def test_a_line_of_the_format_is_read_back_as_written(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    line = row(
+        step=7,
+        seq_id=0,
+        group_id=3,
+        prompt_ids=PROMPT,
+        response_ids=torch.tensor(RESPONSE),
+        mask=torch.tensor([True, True, False]),
+        logp_mu=MU,
+        logp_pi_s=PI_S,
+        logp_pi=torch.tensor(PI, dtype=torch.float64),
+        advantage=0.7,
+        version=4,
+        trainer_version=6,
+        reward=1.0,
+        source="test",
+    )
+    assert append(file, [line, line]) == 2
+    block = read(file)
+    expect(block, logmu=MU * 2, logpi_s=PI_S * 2, logpi=PI * 2, mask=[1, 1, 0] * 2, token=RESPONSE * 2)
+    expect(block, step=[7, 7], sampler_version=[4, 4], trainer_version=[6, 6], reward=[1, 1], group=[3, 3])
+
+
+def test_what_cannot_be_told_is_null_and_never_zero(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    broken = [math.nan, -math.inf, -0.3]
+    append(
+        file, [row(step=1, seq_id=0, response_ids=RESPONSE, mask=[1, 1, 1], logp_mu=broken, source="test")]
+    )
+    line = orjson.loads(file.read_bytes())
+    assert line["logp_mu"] == [None, None, -0.3]
+    assert line["logp_pi_s"] is line["logp_pi"] is line["version"] is None
+
+
+def test_a_list_of_another_length_and_an_unknown_field_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 response tokens, got 2"):
+        row(step=1, seq_id=0, response_ids=RESPONSE, mask=[1, 1, 1], logp_mu=[-1.0, -1.0], source="test")
+    with pytest.raises(ValueError, match="no field 'logprobs'"):
+        row(step=1, seq_id=0, response_ids=RESPONSE, mask=[1, 1, 1], logprobs=MU, source="test")
+
+
+def test_appending_from_many_processes_keeps_lines_whole(tmp_path: Path) -> None:
+    import multiprocessing
+
+    file, context = tmp_path / "trace.jsonl", multiprocessing.get_context("fork")
+    workers = [context.Process(target=_many, args=(file, i)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+    assert len(lines) == 200
+    assert all(len(set(line["response_ids"])) == 1 for line in lines)
+
+
+def _many(file: Path, worker: int) -> None:
+    for step in range(25):
+        same = [worker] * 2000
+        append(
+            file, [row(step=step, seq_id=s, response_ids=same, mask=same, source="test") for s in range(2)]
+        )
+
+
+def trl_batch(**extra: Any) -> dict[str, Any]:
+    """One micro-batch as TRL buffers it: two responses, the second padded."""
+    pad = [0.0]
+    return {
+        "prompt_ids": torch.tensor([[0, *PROMPT], [0, *PROMPT]]),
+        "prompt_mask": torch.tensor([[0, 1, 1], [0, 1, 1]]),
+        "completion_ids": torch.tensor([RESPONSE, [21, 2, 0]]),
+        "completion_mask": torch.tensor([[1, 1, 1], [1, 1, 0]]),
+        "advantages": torch.tensor([0.7, -0.7]),
+        "old_per_token_logps": torch.tensor([PI_S, PI_S[:2] + pad]),
+        **extra,
+    }
+
+
+def test_trls_hook_cuts_the_padding_and_leaves_what_trl_does_not_know_null(tmp_path: Path) -> None:
+    trl_hook = pytest.importorskip("real.hooks.trl")
+    file = tmp_path / "trace.jsonl"
+    batch = trl_batch(sampling_per_token_logps=torch.tensor([MU, [*MU[:2], 0.0]]))
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(num_processes=1, process_index=0), _buffered_inputs=[batch]
+    )
+    callback = trl_hook.Dump(trainer, str(file))
+    state = SimpleNamespace(global_step=5)
+    callback.on_step_end(None, state, None)
+    callback.on_step_end(None, state, None)
+    block = read(file)
+    expect(block, logmu=MU + MU[:2], logpi_s=PI_S + PI_S[:2], token=[*RESPONSE, 21, 2], step=[5, 5])
+    assert not known(block, "logpi"), "not computed by TRL"
+    assert len(file.read_bytes().splitlines()) == 2, "a batch is written once"
+
+
+def test_trls_hook_without_vllm_says_that_mu_is_unknown() -> None:
+    trl_hook = pytest.importorskip("real.hooks.trl")
+    first, _ = trl_hook.rows([trl_batch()], step=1)
+    assert first["logp_mu"] is None
+    assert first["logp_pi_s"] == pytest.approx(PI_S)
+
+
+def verl_data(**extra: Any) -> dict[str, Any]:
+    def nested(*parts: list[float]) -> Any:
+        return torch.nested.as_nested_tensor([torch.tensor(p) for p in parts], layout=torch.jagged)
+
+    return {
+        "prompts": nested(PROMPT, PROMPT),
+        "responses": nested(RESPONSE, [21, 2]),
+        "response_mask": nested([1, 1, 1], [1, 1]),
+        "rollout_log_probs": nested(MU, MU[:2]),
+        "old_log_probs": nested(PI_S, PI_S[:2]),
+        "rm_scores": nested([0.0, 0.0, 1.0], [0.0, -1.0]),
+        **{name: nested(*value) for name, value in extra.items()},
+    }
+
+
+def test_verls_hook_knows_pi_s_only_where_sampler_and_trainer_agree(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    tags = [{"min_global_steps": 6, "max_global_steps": 6}, {"min_global_steps": 2, "max_global_steps": 2}]
+    append(file, verl_hook.rows(verl_data(), tags, step=7, bypass=False))
+    block = read(file)
+    expect(block, logmu=MU + MU[:2], logpi=PI_S + PI_S[:2], sampler_version=[6, 2], trainer_version=[6, 6])
+    assert np.isfinite(block.tokens["logpi_s"][:3]).all()
+    assert np.isnan(block.tokens["logpi_s"][3:]).all(), "old_log_probs of a stale sample are not pi_s"
+    expect(block, reward=[1.0, -1.0])
+
+
+def test_verls_hook_reports_bypass_mode_as_unknown_and_mixed_versions_too() -> None:
+    tags = [{"min_global_steps": 5, "max_global_steps": 6}, {"min_global_steps": 6, "max_global_steps": 6}]
+    mixed, same = verl_hook.rows(verl_data(), tags, step=7, bypass=False)
+    assert mixed["version"] is None
+    assert mixed["logp_pi_s"] is None
+    assert same["logp_pi_s"] is not None
+    for line in verl_hook.rows(verl_data(), tags, step=7, bypass=True):
+        assert line["logp_pi_s"] is line["logp_pi"] is None, "a copy of mu is no measurement"
+
+
+def test_verls_hook_under_the_gated_trainer_has_all_three(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    data = verl_data(log_probs=(PI, PI[:2]))
+    tags = [{"min_global_steps": 2, "max_global_steps": 2}] * 2
+    append(file, verl_hook.rows(data, tags, step=7, bypass=False, after_update=True))
+    expect(read(file), logmu=MU + MU[:2], logpi_s=PI_S + PI_S[:2], logpi=PI + PI[:2], trainer_version=[7, 7])
+
+
+def slime_data() -> dict[str, Any]:
+    return {
+        "tokens": [torch.tensor(PROMPT + RESPONSE), torch.tensor([*PROMPT, 21, 2])],
+        "response_lengths": [3, 2],
+        "loss_masks": [torch.tensor([1, 1, 1]), torch.tensor([1, 1])],
+        "rollout_log_probs": [torch.tensor(MU), torch.tensor(MU[:2])],
+        "log_probs": [torch.tensor(PI_S), torch.tensor(PI_S[:2])],
+        "advantages": [torch.tensor([0.7] * 3), torch.tensor([-0.7] * 2)],
+        "weight_versions": [["6"], ["5", "6"]],
+        "rewards": [1.0, -1.0],
+    }
+
+
+@pytest.mark.parametrize("colocate", [True, False])
+def test_slimes_hook_calls_the_trainers_log_probs_pi_s_only_where_it_was_just_pushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colocate: bool
+) -> None:
+    monkeypatch.setenv("LAGFLOOR_DUMP", str(tmp_path / "trace"))
+    monkeypatch.setenv("RANK", "3")
+    args = SimpleNamespace(colocate=colocate, update_weights_interval=1, rollout_temperature=1.0)
+    slime.write(args, 6, slime_data())
+    block = read(tmp_path / "trace.rank3.jsonl")
+    expect(block, logmu=MU + MU[:2], logpi=PI_S + PI_S[:2], step=[7, 7], reward=[1.0, -1.0])
+    assert known(block, "logpi_s") == colocate
+    assert block.rows["sampler_version"][0] == 6
+    assert block.rows["sampler_version"][1] < 0, "two sets of weights wrote it: not known"
+
+
+def test_slimes_hook_leaves_context_parallel_parts_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAGFLOOR_DUMP", str(tmp_path / "trace"))
+    monkeypatch.setenv("RANK", "0")
+    data = slime_data()
+    data["log_probs"][0] = data["log_probs"][0][:1]
+    slime.write(SimpleNamespace(), 0, data)
+    assert len((tmp_path / "trace.rank0.jsonl").read_bytes().splitlines()) == 1
+
+
+def test_prime_rls_exports_are_rewritten_and_its_errors_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {
+        "schema_version": 1,
+        "step": 7,
+        "rank": 0,
+        "export_sequence_idx": 0,
+        "token_ids": PROMPT + RESPONSE,
+        "loss_mask": [False, False, True, True, True],
+        "inference_logprobs": [0.0, 0.0, *MU],
+        "trainer_logprobs": [0.0, -3.1, *PI],
+        "entropy": [2.1, 1.9, 1.0, 0.2, 0.6],
+    }
+    for step in (10, 9):
+        folder = tmp_path / "exports" / f"step_{step}"
+        folder.mkdir(parents=True)
+        (folder / "rank_0.jsonl").write_bytes(orjson.dumps(record | {"step": step}) + b"\n")
+    out = tmp_path / "trace.jsonl"
+    assert prime_rl.main([str(tmp_path / "exports"), str(out)]) == 0
+    block = read(out)
+    expect(block, logmu=MU * 2, logpi=PI * 2, token=RESPONSE * 2, step=[10, 11])
+    assert not known(block, "logpi_s")
+    assert prime_rl.main([str(tmp_path / "nothing"), str(out)]) == 2
+    assert "enable_token_export" in capsys.readouterr().err
