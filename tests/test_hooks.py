@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,7 +152,7 @@ def test_trls_hook_without_vllm_says_that_mu_is_unknown() -> None:
 
 
 def verl_data(**extra: Any) -> dict[str, Any]:
-    def nested(*parts: list[float]) -> Any:
+    def nested(*parts: Sequence[float]) -> Any:
         return torch.nested.as_nested_tensor([torch.tensor(p) for p in parts], layout=torch.jagged)
 
     return {
