@@ -112,9 +112,9 @@ class _Loop:
         self.experiment, self.environment = experiment, environment
         self.sampler, self.folder = sampler, folder
         self.proof = Proof(recipe_of(experiment.numerics, seed=experiment.seed), experiment.numerics.kind)
-        self.initial = start_model(environment).requires_grad_(False)
+        self.initial = start_model(environment)
         self.trainer = Trainer(
-            copy.deepcopy(self.initial).requires_grad_(True),
+            copy.deepcopy(self.initial),
             experiment.correction,
             lr=experiment.lr,
             minibatches=experiment.minibatches,

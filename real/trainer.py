@@ -51,7 +51,9 @@ class Trainer:
         top_k_row: int | None = None,
     ) -> None:
         self.model = model
-        self.frozen = copy.deepcopy(model).requires_grad_(False)
+        # requires_grad stays on, though nothing differentiates it: torch picks the kernel of a matrix product
+        # by it, and pi_s must be the trainer's own numerics to the last bit
+        self.frozen = copy.deepcopy(model)
         self.version = 0
         self.synced_version = 0
         self.rule, self.lr, self.minibatches, self.top_k_row = rule, lr, minibatches, top_k_row

@@ -47,25 +47,8 @@ def test_the_split_does_not_depend_on_the_order_of_the_numbers(numbers):
 
 def test_the_split_is_the_one_that_is_written_here():
     # a changed hash or rule would silently train on what was tested
-    written = [
-        "111",
-        "139",
-        "146",
-        "147",
-        "166",
-        "229",
-        "233",
-        "249",
-        "337",
-        "449",
-        "457",
-        "478",
-        "499",
-        "558",
-        "799",
-        "899",
-    ]
-    assert sorted(countdown.TEST_MULTISETS) == [tuple(map(int, digits)) for digits in written]
+    written = "111 139 146 147 166 229 233 249 337 449 457 478 499 558 799 899"
+    assert sorted(countdown.TEST_MULTISETS) == [tuple(map(int, digits)) for digits in written.split()]
 
 
 @given(st.text(countdown.CHARACTERS, max_size=30))
