@@ -20,13 +20,13 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from real.hooks.canonical import append, row
-from real.token_measures import token_measures
 from real.trl.rows import Rows, of_transformers, of_vllm
 from real.trl.supported import refuse
 from theory.arrays import log_remainder
 from theory.centering import coefficients, surrogate
 from theory.corrections import Correction, Logps
 from theory.resync import should_resync
+from theory.token_measures import token_measures
 
 
 class LagGRPOTrainer(GRPOTrainer):
@@ -211,7 +211,7 @@ class LagGRPOTrainer(GRPOTrainer):
             torch.cat([b[name] for b in batches]) for name in ("sampling_per_token_logps", "logpi_s")
         )
         every = self._gathered(mu_BT, pi_s_BT, torch.cat(pi), torch.cat([_counted(b) for b in batches]))
-        measures = token_measures(*every[:3], mask_BT=every[3])
+        measures = token_measures(*every[:3], mask=every[3])
         held = self.state.global_step - self._held_version
         rule = self.correction
         by_lag = should_resync(measures[f"ess_{rule.resync_level}"], rule.resync_below)

@@ -33,12 +33,12 @@ from verl.workers.utils.padding import response_from_nested
 
 from real.hooks.canonical import append
 from real.hooks.verl import TENSORS, rows
-from real.token_measures import token_measures
 from real.verl.actor_loss import ROW_LOGPI_S, VOTES, ActorLoss
 from real.verl.gate import Gate
 from real.verl.losses import rule_of
 from real.verl.required import refuse
 from real.verl.sums import measures_of_sums
+from theory.token_measures import token_measures
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class LagGatedTrainer(PPOTrainerSeparateAsync):
         if not votes_BT.any():
             return {}
         mu = padded.get("rollout_log_probs", None)
-        return token_measures(mu, padded["old_log_probs"], padded["log_probs"], mask_BT=votes_BT)
+        return token_measures(mu, padded["old_log_probs"], padded["log_probs"], mask=votes_BT)
 
 
 _TOP_K = {"distillation_use_topk": True}
