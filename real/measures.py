@@ -11,8 +11,8 @@ from torch import Tensor
 
 from real.model import at_tokens
 from real.samplers.base import Rollout
-from real.token_measures import token_measures
 from theory.decomposition import kl
+from theory.token_measures import token_measures
 
 
 def lag_measures(rollout: Rollout, logpi_s_BTV: Tensor, logpi_BTV: Tensor, /) -> dict[str, float]:
@@ -27,7 +27,7 @@ def lag_measures(rollout: Rollout, logpi_s_BTV: Tensor, logpi_BTV: Tensor, /) ->
     """
     mask_BT, tokens_BT = rollout.mask_BT, rollout.response_BT
     found = token_measures(
-        rollout.logmu_BT, at_tokens(logpi_s_BTV, tokens_BT), at_tokens(logpi_BTV, tokens_BT), mask_BT=mask_BT
+        rollout.logmu_BT, at_tokens(logpi_s_BTV, tokens_BT), at_tokens(logpi_BTV, tokens_BT), mask=mask_BT
     )
     kl_BT = kl(rollout.logmu_BTV.double(), logpi_BTV.double())
     return found | {"kl_sampler": kl_BT[mask_BT].mean().item()}
