@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -92,7 +93,7 @@ def test_the_seed_decides_the_responses_alone(start):
 @pytest.mark.parametrize("field", ["eval_every", "eval_prompts", "eval_samples", "top_k_row"])
 def test_settings_below_one_are_refused(field):
     with pytest.raises(ValueError, match=f"{field} must be >= 1, got 0"):
-        Mini(**{field: 0})
+        dataclasses.replace(Mini(), **{field: 0})
 
 
 def test_a_missing_model_folder_is_named_with_what_to_do():
