@@ -1,0 +1,1 @@
+"""The report: verdicts and figures as one self-contained page, and the README's claims table."""
