@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from theory.arrays import Array, namespace
+from theory.arrays import Array, log_expm1_neg, masked, namespace
 
 UNRELIABLE_ABOVE = 0.7
 """k-hat above which Pareto-smoothed importance sampling is not to be trusted; Vehtari et al. 2024."""
@@ -22,13 +22,17 @@ def tail_draws(n: int, /) -> int:
     return int(min(0.2 * n, math.ceil(3 * math.sqrt(n))))
 
 
-def k_hat(log_ratio: Array, /) -> Array:
+def k_hat(log_ratio: Array, /, *, mask: Array | None = None, axis: int = -1) -> Array:
     """Pareto tail index of ``w = exp(log_ratio)``.
 
     Parameters
     ----------
     log_ratio : array, shape (..., n)
-        Log ratios in nats at draws from the sampler; drop masked entries before.
+        Log ratios in nats at draws from the sampler.
+    mask : array of bool, same shape, optional
+        True where the entry counts. What stands elsewhere, NaN included, never matters.
+    axis : int
+        The axis of the draws.
 
     Returns
     -------
@@ -41,12 +45,20 @@ def k_hat(log_ratio: Array, /) -> Array:
     .. [1] A. Vehtari et al., "Pareto smoothed importance sampling", JMLR 25, 2024 (arXiv 1507.02646).
     """
     xp = namespace(log_ratio)
-    n = log_ratio.shape[-1]
-    tail = tail_draws(n)
-    if tail < FEWEST_IN_TAIL:
-        return xp.sum(log_ratio, axis=-1) * float("nan")
-    ordered = xp.sort(log_ratio, axis=-1)
-    return k_hat_of_tail(ordered[..., n - tail :], ordered[..., n - tail - 1])
+    x = xp.moveaxis(masked(log_ratio, mask, -float("inf")), axis, -1)
+    n = x.shape[-1]
+    most = tail_draws(n)
+    if most < FEWEST_IN_TAIL:
+        return xp.sum(x, axis=-1) * float("nan")
+    largest = xp.sort(x, axis=-1)[..., n - most - 1 :]
+    if mask is None:
+        return k_hat_of_tail(largest[..., 1:], largest[..., 0])
+    ones = xp.ones_like(x)
+    counted = xp.sum(xp.where(xp.moveaxis(mask, axis, -1), ones, 0 * ones), axis=-1, keepdims=True)
+    tail = xp.floor(xp.minimum(0.2 * counted, xp.ceil(3 * xp.sqrt(counted))))  # `tail_draws`, row by row
+    place = xp.cumulative_sum(xp.ones_like(largest), axis=-1)  # from 1; the cutoff is at most + 1 - tail
+    cut = xp.sum(xp.where(place == most + 1 - tail, largest, 0 * ones[..., : most + 1]), axis=-1)
+    return _k_hat(largest[..., 1:], cut, tail)
 
 
 def k_hat_of_tail(log_tail: Array, log_cutoff: Array, /) -> Array:
@@ -64,43 +76,58 @@ def k_hat_of_tail(log_tail: Array, log_cutoff: Array, /) -> Array:
     array, shape (...)
     """
     xp = namespace(log_tail, log_cutoff)
-    top = log_tail[..., -1:]
-    known = xp.isfinite(top)
-    top = xp.where(known, top, xp.zeros_like(top))
-    # what lies e^-60 below the largest ratio is zero beside it in any precision; this also keeps -inf out
-    log_tail = xp.maximum(xp.where(known, log_tail, xp.zeros_like(log_tail)), top - 60.0)
-    cut = xp.maximum(xp.where(known, log_cutoff[..., None], xp.zeros_like(top)), top - 60.0)
-    # the shape does not depend on scale: expm1 keeps digits where all ratios are close, the other form where
-    # the largest would overflow
-    narrow = top - cut < 1.0
-    near = xp.expm1(xp.where(narrow, log_tail - cut, xp.zeros_like(log_tail)))
-    far = xp.exp(log_tail - top) - xp.exp(cut - top)
-    return _generalised_pareto_shape(xp.where(narrow, near, far))
+    return _k_hat(log_tail, log_cutoff, log_tail.shape[-1] * xp.ones_like(log_cutoff)[..., None])
 
 
-def _generalised_pareto_shape(excess: Array) -> Array:
-    """Shape of a generalised Pareto law from ascending excesses (..., m); Zhang & Stephens 2009."""
-    xp = namespace(excess)
-    m = excess.shape[-1]
-    grid = 30 + int(math.sqrt(m))  # points of the quadrature over b; Zhang & Stephens 2009
-    index = xp.cumulative_sum(
-        xp.ones_like(xp.broadcast_to(excess[..., :1], (*excess.shape[:-1], grid))), axis=-1
-    )
-    quartile = excess[..., int(m / 4 + 0.5) - 1][..., None]
+def _k_hat(log_tail: Array, log_cutoff: Array, count: Array) -> Array:
+    """Shape of the generalised Pareto law of the `count` (..., 1) largest of a tail (..., m).
+
+    The estimator of Zhang & Stephens (2009), all in logs: it does not depend on the scale of the excesses
+    over the cutoff, and no ratio is too large for it.
+    """
+    xp = namespace(log_tail, log_cutoff)
+    m = log_tail.shape[-1]
+    minus_infinity = xp.full_like(log_tail, -float("inf"))
+    above = log_tail > log_cutoff[..., None]
+    high = xp.where(above, log_tail, xp.zeros_like(log_tail))  # 0 and -1 where equal infinities would meet
+    low = xp.where(above, log_cutoff[..., None] + xp.zeros_like(log_tail), -xp.ones_like(log_tail))
+    excess = xp.where(above, high + log_expm1_neg(low - high), minus_infinity)
     largest = excess[..., -1:]
-    fits = quartile > 0  # an unknown tail has been set to equal ratios: excess 0
-    one = xp.ones_like(quartile)
-    # 3 times the first quartile spreads the prior of b; Zhang & Stephens 2009
-    b = (1 - xp.sqrt(grid / (index - 0.5))) / (3 * xp.where(fits, quartile, one))
-    b = b + 1 / xp.where(fits, largest, one)
-    safe = xp.where(fits, excess, xp.zeros_like(excess))
-    k = xp.mean(xp.log1p(-b[..., None] * safe[..., None, :]), axis=-1)
-    defined = k != 0
-    ratio = xp.where(defined, -b / xp.where(defined, k, xp.ones_like(k)), xp.ones_like(k))
-    log_likelihood = m * (xp.log(ratio) - k - 1)
+    place = xp.cumulative_sum(xp.ones_like(excess), axis=-1)
+    quartile_at = m - count + xp.floor(count / 4 + 0.5)
+    quartile = xp.max(xp.where(place == quartile_at, excess, minus_infinity), axis=-1, keepdims=True)
+    fits = xp.isfinite(largest) & xp.isfinite(quartile) & (count >= FEWEST_IN_TAIL)
+    zero, one = xp.zeros_like(count), xp.ones_like(count)
+    count, largest, quartile = (
+        xp.where(fits, x, y) for x, y in ((count, one), (largest, zero), (quartile, zero))
+    )
+    excess = xp.where(fits, excess, minus_infinity)
+
+    rest = log_expm1_neg(excess - largest)
+
+    def log_terms(spread: Array) -> Array:
+        """``log(1 - b x)`` (..., J, m) at the points ``b = 1/largest - spread/quartile`` (..., J)."""
+        return xp.logaddexp(
+            rest[..., None, :] + xp.zeros_like(spread)[..., None],
+            xp.log(spread)[..., None] + (excess - quartile)[..., None, :],
+        )
+
+    # points of the quadrature over b; 3 spreads its prior, in units of the first quartile
+    points = 30 + xp.floor(xp.sqrt(count))
+    most = 30 + int(math.sqrt(m))
+    index = xp.cumulative_sum(xp.ones_like(xp.broadcast_to(one, (*one.shape[:-1], most))), axis=-1)
+    used = index <= points
+    spread = xp.where(used, (xp.sqrt(points / (index - 0.5)) - 1) / 3, xp.ones_like(index))
+    k = xp.sum(log_terms(spread), axis=-1) / count
+    b = xp.exp(quartile - largest) - spread
+    defined = used & (b != 0) & (k != 0)
+    ratio = xp.where(defined, -b, xp.ones_like(k)) / xp.where(defined, k, xp.ones_like(k))
+    # where nothing is fitted all points weigh the same, so that no infinity is subtracted from itself
+    none = xp.where(fits, -float("inf") * one, zero) + xp.zeros_like(k)
+    log_likelihood = xp.where(defined, count * (xp.log(ratio) - k - 1), none)
     weight = xp.exp(log_likelihood - xp.max(log_likelihood, axis=-1, keepdims=True))
-    posterior = xp.sum(b * weight, axis=-1, keepdims=True) / xp.sum(weight, axis=-1, keepdims=True)
-    shape = xp.mean(xp.log1p(-posterior * safe), axis=-1)
+    posterior = xp.sum(spread * weight, axis=-1, keepdims=True) / xp.sum(weight, axis=-1, keepdims=True)
+    shape = xp.sum(log_terms(posterior), axis=-1) / count
     # prior worth 10 draws at k = 1/2; Vehtari et al. 2024
-    shape = (m * shape + 5.0) / (m + 10.0)
-    return xp.where(fits[..., 0], shape, shape * float("nan"))
+    shape = (count * shape + 5.0) / (count + 10.0)
+    return xp.squeeze(xp.where(fits, shape, float("nan") * one), axis=-1)
