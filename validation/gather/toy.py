@@ -1,0 +1,186 @@
+"""Runs of the toy: ensembles in one compiled call each, kept with their weights, compared exactly.
+
+Suffixes: K steps, S training seeds, D features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from theory.experiment import Experiment, Numerics
+from theory.records import STEP_COLUMNS
+from toy.engine import engine_settings, noise, sampled_log_probs
+from toy.ensemble import Ensemble
+from toy.environment import build
+from toy.measure import kl_between
+from toy.policy import log_probs
+from toy.settings import setting_s
+from toy.simulate import ensemble
+from validation.evidence import Cell, Evidence, Rows, World
+from validation.plan import HALF_BATCH, ON_POLICY, Plan, WorldPlan
+from validation.store import Store, StoredRun
+
+WEIGHTS = "weights.parquet"
+ENGINE = "toy"
+
+
+def run(
+    store: Store, experiment: Experiment, *, seeds: int = 1, fresh: bool = False, keep_weights: bool = True
+) -> StoredRun:
+    """Return an experiment's stored run, made now if there is none by this code."""
+    if not fresh and (found := store.find(ENGINE, experiment, seeds=seeds)) is not None:
+        return found
+    with store.write(ENGINE, experiment, seeds=seeds) as writer:
+        result = ensemble(experiment, seeds=seeds)
+        if keep_weights:
+            writer.attach(WEIGHTS, lambda path: _write_weights(path, result))
+        return writer.finish(result.traces)
+
+
+def gather(
+    plan: Plan, store: Store, *, fresh: bool = False, on_run: Callable[[], None], on_world: Callable[[], None]
+) -> Evidence:
+    """Run what a plan lacks and compare the runs of each world.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the toy.
+    store : Store
+        Where finished runs are found and kept.
+    fresh : bool
+        Run everything again.
+    on_run, on_world : callable
+        Called after each run and after each world's comparison.
+    """
+
+    def one(item: tuple[Experiment, int]) -> tuple[tuple[str, int], StoredRun]:
+        experiment, seeds = item
+        done = run(store, experiment, seeds=seeds, fresh=fresh)
+        on_run()
+        return (experiment.fingerprint(), seeds), done
+
+    # a compiled call holds no Python lock, so threads fill the cores
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        runs = dict(pool.map(one, plan.runs()))
+
+        def compare(world: WorldPlan) -> World:
+            result = _world(world, runs)
+            on_world()
+            return result
+
+        worlds = tuple(pool.map(compare, plan.worlds))
+    return Evidence(engine=ENGINE, seed=plan.seed, worlds=worlds, rows=_rows(plan))
+
+
+def _world(plan: WorldPlan, runs: dict[tuple[str, int], StoredRun]) -> World:
+    parts = {
+        cell.name: [(e, runs[e.fingerprint(), cell.seeds]) for e in cell.experiments] for cell in plan.cells
+    }
+    ensembles = {
+        name: [_ensemble(experiment, stored) for experiment, stored in stored_runs]
+        for name, stored_runs in parts.items()
+    }
+    reference = ensembles[ON_POLICY]
+    cells, halves = {}, {}
+    for name, these in ensembles.items():
+        if name == HALF_BATCH:
+            halves[name] = _distances(these, these)
+            continue
+        traces = tuple(itertools.chain.from_iterable(stored.traces for _, stored in parts[name]))
+        cells[name] = Cell(
+            traces=traces,
+            distance=_distances(these, reference),
+            accuracy=np.stack([t.steps["accuracy"] for t in traces], axis=-1),
+            folders=tuple(str(stored.folder) for _, stored in parts[name]),
+        )
+    return World(
+        label=plan.label,
+        group=plan.group,
+        lr=plan.lr,
+        main=plan.main,
+        steps=reference[0].steps,
+        cells=cells,
+        on_policy=ON_POLICY,
+        batch_floors=halves,
+    )
+
+
+def _distances(first: list[Ensemble], second: list[Ensemble]) -> np.ndarray:
+    """KL of all runs of some ensembles to all runs of others, (K, S1, S2); a run to itself is 0."""
+    blocks = [[kl_between(a, b) for b in second] for a in first]
+    return np.concatenate([np.concatenate(row, axis=2) for row in blocks], axis=1)
+
+
+def _write_weights(path: Path, result: Ensemble) -> None:
+    S, K, D, V = result.theta.shape
+    table = pa.table(
+        {
+            "seed": np.repeat(np.arange(S, dtype=np.int16), K),
+            "step": np.tile(result.steps.astype(np.int32), S),
+            "trainer": pa.FixedSizeListArray.from_arrays(pa.array(result.theta.reshape(-1)), D * V),
+            "sampler": pa.FixedSizeListArray.from_arrays(pa.array(result.theta_sampler.reshape(-1)), D * V),
+        },
+        metadata={"features": str(D), "vocabulary": str(V)},
+    )
+    pq.write_table(table, path)
+
+
+def _ensemble(experiment: Experiment, stored: StoredRun) -> Ensemble:
+    """Rebuild the ensemble a stored run was made from."""
+    table = pq.read_table(stored.files[WEIGHTS])
+    S = len(stored.traces)
+    D, V = (int(table.schema.metadata[name]) for name in (b"features", b"vocabulary"))
+
+    def weights(name: str) -> np.ndarray:
+        flat = table.column(name).combine_chunks().flatten().to_numpy()
+        return flat.reshape(S, -1, D, V)
+
+    measures = {
+        name: np.stack([t.steps[name] for t in stored.traces])
+        for name in stored.traces[0].steps
+        if name in STEP_COLUMNS and name != "step"
+    }
+    return Ensemble(
+        experiment=experiment,
+        measures=measures,
+        theta=weights("trainer"),
+        theta_sampler=weights("sampler"),
+    )
+
+
+NOISE = 0.3
+"""Logit noise of the run the split is read from, nats: with an exact engine the discrepancy would be 0"""
+
+
+def _rows(plan: Plan) -> Rows:
+    """Rows of a stale, noisy run at its last step, at every state of the environment."""
+    first = next(e for e, _ in plan.runs())
+    experiment = dataclasses.replace(
+        setting_s(first.environment.seed, lr=first.lr, correction="dlc", sync_every=64, seed=6),
+        numerics=Numerics(kind="gaussian", scale=NOISE),
+    )
+    result = ensemble(experiment, seeds=3)
+    environment = experiment.environment
+    with jax.enable_x64(True):
+        task = build(environment).cast(np.float64)
+        engine = engine_settings(experiment.numerics, jnp.float64)
+        pi_s = log_probs(task, jnp.asarray(result.theta_sampler[0, -1], jnp.float64))
+        pi = log_probs(task, jnp.asarray(result.theta[0, -1], jnp.float64))
+        key = jax.random.fold_in(jax.random.key(environment.seed), 1)
+        mu = sampled_log_probs(pi_s, noise(engine, key, pi_s.shape, pi_s.dtype), engine)
+        flat = (np.asarray(x).reshape(-1, x.shape[-1]) for x in (mu, pi_s, pi))
+        logmu, logpi_s, logpi = flat
+    what = f"environment {environment.seed}, stale DLC with logit noise {NOISE}, step {experiment.steps}"
+    return Rows(logmu=logmu, logpi_s=logpi_s, logpi=logpi, what=what)

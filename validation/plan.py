@@ -1,0 +1,171 @@
+"""Which runs the checks need: a plan of cells, each run once and shared by all claims that read it.
+
+A *world* is what runs are compared within: one environment at one learning rate, with its own on-policy
+reference runs. Everything here was fixed before any run of these seeds was seen: environments and seeds that
+theory and tuning never touched. Building a plan imports neither JAX nor torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from real.settings import Mini, SamplerName, working_point_a
+from theory.corrections import Correction, correction
+from theory.experiment import Experiment
+from theory.resync import FAILURE_THRESHOLD
+from toy.settings import STALE, setting_s
+
+Engine = Literal["toy", "real"]
+
+ON_POLICY, HALF_BATCH = "on-policy", "on-policy, half batch"
+PG, SC, IS, IS_SC, IS_RESYNC = "pg", "sc", "is", "is-sc", "is + resync"
+SEQ_IS, SEQ_IS_RESYNC = "seq-is", "seq-is + resync"
+DLC, DLC_TOKEN, DLC_RESPONSE, DLC_FREE = "dlc", "dlc, token gate", "dlc, response gate", "dlc, no resync"
+"""Names of cells, as the figures show them. All but the on-policy ones have a stale sampler."""
+
+CORRECTIONS: dict[str, Correction] = {
+    PG: correction("pg"),
+    SC: correction("sc"),
+    IS: correction("is"),
+    IS_SC: correction("is-sc"),
+    IS_RESYNC: correction("is", resync_below=FAILURE_THRESHOLD),
+    SEQ_IS: correction("seq-is"),
+    SEQ_IS_RESYNC: correction("seq-is", resync_below=FAILURE_THRESHOLD, resync_level="sequence"),
+    DLC: correction("dlc"),
+    DLC_TOKEN: correction("dlc", resync_level="token"),
+    DLC_RESPONSE: correction("dlc", resync_level="sequence"),
+    DLC_FREE: correction("dlc", resync_below=0.0),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Runs of one kind in one world; they differ in their seed alone."""
+
+    name: str
+    experiments: tuple[Experiment, ...]
+    seeds: int = 1
+    """Training seeds per experiment, where the engine runs an ensemble in one call"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldPlan:
+    """Cells that are compared with each other."""
+
+    label: str
+    group: str
+    """Worlds of one group share their environment, so they are not independent of each other"""
+    lr: float
+    main: bool
+    """Whether the readings at one learning rate are taken here"""
+    cells: tuple[Cell, ...]
+    """The first is the on-policy reference"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All runs of one `check`."""
+
+    engine: Engine
+    seed: int
+    worlds: tuple[WorldPlan, ...]
+
+    def runs(self) -> Iterator[tuple[Experiment, int]]:
+        """Each experiment once, with its number of training seeds."""
+        seen = set()
+        for world in self.worlds:
+            for cell in world.cells:
+                for experiment in cell.experiments:
+                    key = (experiment.fingerprint(), cell.seeds)
+                    if key not in seen:
+                        seen.add(key)
+                        yield experiment, cell.seeds
+
+
+FIRST_ENVIRONMENT = 3
+"""Environments 0, 1, 2 served to find the setting; 20 to 24 to choose DLC's defaults"""
+ENVIRONMENTS = 5
+"""Independent repetitions: with five the Student factor is 2.8, with three it would be 4.3"""
+RUNS = 3
+"""Training seeds of each cell and of each half of the reference"""
+QUANTILE = 0.93
+MAIN_LR = 4.0
+"""At lr 2 a stale IS was still within about 2 floors at step 40 in environment 0, so a resync would have
+nothing to do there; at lr 4 it was not. Both on tuning environments."""
+LRS = (2.0, 4.0, 8.0)
+
+
+def toy_plan(seed: int = 0) -> Plan:
+    """Plan setting S in environments never used for tuning; `seed` moves to the next five.
+
+    Raises
+    ------
+    ValueError
+        For a negative seed: those environments were used for tuning.
+    """
+    if seed < 0:
+        raise ValueError(f"seed must be >= 0, got {seed}; lower ones reach environments used for tuning")
+    first = FIRST_ENVIRONMENT + seed * ENVIRONMENTS
+    worlds = [_toy_world(env, lr) for env in range(first, first + ENVIRONMENTS) for lr in LRS]
+    return Plan(engine="toy", seed=seed, worlds=tuple(worlds))
+
+
+def _toy_world(env: int, lr: float) -> WorldPlan:
+    main = lr == MAIN_LR
+
+    def at(run: int, rule: str | Correction = "pg", **changes: int) -> Experiment:
+        # runs that are compared must share no draws: the seeds differ by reference, batch and method
+        return setting_s(env, quantile=QUANTILE, lr=lr, correction=rule, seed=run, **changes)
+
+    cells = [Cell(name=ON_POLICY, experiments=(at(1), at(2)), seeds=RUNS)]
+    if main:
+        half = setting_s().samples // 2
+        cells.append(
+            Cell(name=HALF_BATCH, experiments=(at(3, samples=half), at(4, samples=half)), seeds=RUNS)
+        )
+    names = list(CORRECTIONS) if main else [PG, IS, IS_RESYNC, SEQ_IS, SEQ_IS_RESYNC]
+    cells += [
+        Cell(name=name, experiments=(at(5, CORRECTIONS[name], sync_every=STALE),), seeds=RUNS)
+        for name in names
+    ]
+    group = f"environment {env}"
+    return WorldPlan(label=f"{group}, lr {lr:g}", group=group, lr=lr, main=main, cells=tuple(cells))
+
+
+REFERENCE_SEEDS = (10, 11, 12, 13)
+METHOD_SEEDS = (20, 21, 22)
+"""Never used to find the working points (0 to 3) or DLC's defaults (50, 51, 60 to 62)"""
+SEED_STRIDE = 100
+COMPARE_EVERY = 5
+"""Steps between the weights that are compared with the reference; each costs about half a second a run"""
+REAL_CELLS = (PG, SC, IS, IS_RESYNC, DLC)
+
+
+def real_plan(seed: int = 0, *, sampler: SamplerName = "vllm", model: str = "mini") -> Plan:
+    """Plan mini-Qwen3 at working point A with fresh seeds; `seed` moves them by 100.
+
+    Point A (rewards +-1, no baseline) leaves a mean advantage on every prefix, so PG and SC differ there; and
+    it has the lower floor of the two, so deviations stand out. One world: its repetitions are the seeds.
+    """
+    if seed < 0:
+        raise ValueError(f"seed must be >= 0, got {seed}; the seeds below were used for tuning")
+    environment = Mini(
+        sampler=sampler, model=model, eval_every=COMPARE_EVERY, eval_prompts=256, eval_samples=2
+    )
+
+    def at(runs: tuple[int, ...], rule: Correction, sync_every: int) -> tuple[Experiment, ...]:
+        return tuple(
+            replace(
+                working_point_a(rule, sampler=sampler, seed=run + SEED_STRIDE * seed, sync_every=sync_every),
+                environment=environment,
+            )
+            for run in runs
+        )
+
+    cells = [Cell(name=ON_POLICY, experiments=at(REFERENCE_SEEDS, correction("pg"), 1))]
+    cells += [Cell(name=name, experiments=at(METHOD_SEEDS, CORRECTIONS[name], STALE)) for name in REAL_CELLS]
+    lr = cells[0].experiments[0].lr
+    world = WorldPlan(label="mini-Qwen3, point A", group="mini-Qwen3", lr=lr, main=True, cells=tuple(cells))
+    return Plan(engine="real", seed=seed, worlds=(world,))
