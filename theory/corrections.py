@@ -222,10 +222,10 @@ def lr_factor(rule: Correction, ess: Array, /) -> Array:
 DLC_CLIP = 5.0
 """Truncation of the lag ratio in DLC; its gate is at token level. The articles fix neither. Runs within two
 floors at every compared step, token gate / response gate, seeds used for nothing else: toy (15 runs) 2: 1/11,
-5: 7/11, 10: 9/11, mask 5: 1/11, ppo .2: 0/0; mini-Qwen3 (4 runs) 2: 4/3, 5: 4/3, 10: 3/3, mask 5: 3/3, ppo .2:
-2/3. The response gate is the safer one on the toy's 8 tokens; on mini-Qwen3 it syncs 11 times in 40 steps where
-the token gate syncs twice, and its ESS falls as a power of the length, so the default is the token gate.
-``python -m validation.dlc_default``; whole tables in validation/LOG.md."""
+5: 7/11, 10: 9/11, mask 5: 1/11, ppo .2: 0/0; mini-Qwen3 (4 runs) 2: 4/3, 5: 4/3, 10: 3/3, mask 5: 3/3,
+ppo .2: 2/3. The response gate is the safer one on the toy's 8 tokens; on mini-Qwen3 it syncs 11 times in 40
+steps where the token gate syncs twice, and its ESS falls as a power of the length: the default is the token
+gate. ``python -m validation.dlc_default``; whole tables in validation/LOG.md."""
 
 CORRECTIONS: Mapping[str, Correction] = MappingProxyType(
     {
