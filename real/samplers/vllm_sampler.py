@@ -35,7 +35,7 @@ MOST_AT_ONCE = 512
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Drop what vLLM and torch say at import and start that a user can do nothing about."""
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # "Triton not available"
     with warnings.catch_warnings():
@@ -44,9 +44,10 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _import_vllm() -> Any:
+def import_vllm() -> Any:
+    """Return the module vllm; ValueError with the way to install it where it does not import."""
     try:
-        with _quiet():
+        with quiet():
             import vllm
     except ImportError as error:
         raise ValueError(
@@ -69,14 +70,14 @@ class VllmSampler:
     """
 
     def __init__(self, *, recipe: Recipe | None = None, bfloat16: bool = False) -> None:
-        vllm = _import_vllm()
+        vllm = import_vllm()
         self._fresh_noise = recipe is not None and recipe.fresh
         if recipe is not None:
             import_module("real.fp8.emulated")  # registers the quantisation; needs vllm, so not at the top
         self._parameters = vllm.SamplingParams
         self._version = -1
         # the engine reads the architecture from a folder; weights come by sync alone, so none are written
-        with _quiet(), tempfile.TemporaryDirectory() as folder:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
             shape = config()
             shape.architectures = ["Qwen3ForCausalLM"]
             shape.save_pretrained(folder)
