@@ -7,18 +7,18 @@ python -m real.trl.countdown --correction pg --resync-below 0.5     # does not
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from real import process
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+    from transformers import PreTrainedTokenizerFast
 
     from real.trl.trainer import LagGRPOTrainer
 
@@ -41,6 +41,8 @@ class Settings:
     """The logits of the warm start are divided by it"""
     vllm: bool = False
     """Sample with vLLM in this process in place of transformers"""
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """What vLLM computes in; the trainer is float32, so bfloat16 is a discrepancy of its own"""
     eval_every: int = 8
     """Updates between evaluations of the trainer on held-out problems, by TRL itself"""
     eval_prompts: int = 256
@@ -78,7 +80,7 @@ def reward(
     ]
 
 
-def trainer(settings: Settings, folder: Path, model: Qwen3ForCausalLM | None = None) -> LagGRPOTrainer:
+def trainer(settings: Settings, folder: Path, *, accumulation: int = 1, **changes: Any) -> LagGRPOTrainer:
     """Set a run up in a folder, which holds the model and the tokenizer for vLLM.
 
     Parameters
@@ -87,8 +89,10 @@ def trainer(settings: Settings, folder: Path, model: Qwen3ForCausalLM | None = N
         The run.
     folder : Path
         Existing; model and tokenizer are written there.
-    model : Qwen3ForCausalLM, optional
-        The start; the shipped warm start, flattened by tau, if left out.
+    accumulation : int
+        Micro-batches an update is made of.
+    **changes
+        Other arguments of TRL's GRPOConfig.
     """
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
@@ -96,12 +100,12 @@ def trainer(settings: Settings, folder: Path, model: Qwen3ForCausalLM | None = N
 
     from real.countdown import RESPONSE_TOKENS, problems
     from real.model import flatten, load
+    from real.trl.cpu_engine import small_engine
     from real.trl.trainer import LagGRPOTrainer
     from theory.corrections import correction
 
-    if model is None:
-        model = load()
-        flatten(model, settings.tau)
+    model = load()
+    flatten(model, settings.tau)
     model.save_pretrained(folder)
     words = tokenizer()
     words.save_pretrained(folder)
@@ -114,48 +118,49 @@ def trainer(settings: Settings, folder: Path, model: Qwen3ForCausalLM | None = N
             problems(settings.eval_prompts, seed=0, split="test"),
         )
     )
-    args = GRPOConfig(
-        output_dir=str(folder),
-        max_steps=settings.steps,
-        per_device_train_batch_size=settings.prompts * settings.samples,
-        num_generations=settings.samples,
-        eval_strategy="steps",
-        eval_steps=settings.eval_every,
-        per_device_eval_batch_size=settings.eval_prompts,
-        num_generations_eval=1,
-        max_completion_length=RESPONSE_TOKENS,
-        learning_rate=settings.lr,
-        lr_scheduler_type="constant",
-        optim="sgd",
-        max_grad_norm=0.0,  # no clipping
-        scale_rewards="none",
-        beta=0.0,
-        loss_type="dapo",
-        logging_steps=1,
-        save_strategy="no",
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        seed=settings.seed,
-        use_vllm=settings.vllm,
-        vllm_mode="colocate",
-        vllm_max_model_length=64,
-        vllm_gpu_memory_utilization=0.02,
-    )
-    changes = {} if settings.resync_below is None else {"resync_below": settings.resync_below}
-    return LagGRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
-        reward_funcs=reward,
-        args=args,
-        train_dataset=train,
-        eval_dataset=held_out,
-        processing_class=words,
-        correction=correction(settings.correction, **changes),
-        sync_every=settings.sync_every,
-        dump=settings.dump,
-    )
+    fields: dict[str, Any] = {
+        "output_dir": str(folder),
+        "max_steps": settings.steps,
+        "per_device_train_batch_size": settings.prompts * settings.samples // accumulation,
+        "gradient_accumulation_steps": accumulation,
+        "num_generations": settings.samples,
+        "eval_strategy": "steps",
+        "eval_steps": settings.eval_every,
+        "per_device_eval_batch_size": settings.eval_prompts,
+        "num_generations_eval": 1,
+        "max_completion_length": RESPONSE_TOKENS,
+        "learning_rate": settings.lr,
+        "lr_scheduler_type": "constant",
+        "optim": "sgd",
+        "max_grad_norm": 0.0,  # no clipping
+        "scale_rewards": "none",
+        "beta": 0.0,
+        "loss_type": "dapo",
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "seed": settings.seed,
+        "use_vllm": settings.vllm,
+        "vllm_mode": "colocate",
+        "vllm_max_model_length": 64,
+    }
+    rule: dict[str, Any] = {} if settings.resync_below is None else {"resync_below": settings.resync_below}
+    with small_engine(dtype=settings.precision) if settings.vllm else nullcontext():
+        return LagGRPOTrainer(
+            model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
+            reward_funcs=reward,
+            args=GRPOConfig(**fields | changes),
+            train_dataset=train,
+            eval_dataset=held_out,
+            processing_class=words,
+            correction=correction(settings.correction, **rule),
+            sync_every=settings.sync_every,
+            dump=settings.dump,
+        )
 
 
 def run(settings: Settings, /) -> list[dict[str, Any]]:
@@ -185,7 +190,6 @@ def main() -> int:
     import tyro
 
     settings = tyro.cli(Settings, description=__doc__)
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     start = time.perf_counter()
     try:
         log = run(settings)

@@ -20,6 +20,7 @@ from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from real.hooks.canonical import append, row
+from real.trl.cpu_engine import load_whole
 from real.trl.rows import Rows, of_transformers, of_vllm
 from real.trl.supported import refuse
 from theory.arrays import log_remainder
@@ -69,6 +70,8 @@ class LagGRPOTrainer(GRPOTrainer):
         self.top_k = min(top_k, self._plain_model().config.vocab_size)
         processes, index = self.accelerator.num_processes, self.accelerator.process_index
         self.dump = dump if dump is None or processes == 1 else f"{dump}.rank{index}"
+        if self.use_vllm and self.vllm_mode == "colocate" and self.accelerator.device.type == "cpu":
+            load_whole(self.vllm_generation)
         # the core corrects: TRL's own ratio would do it a second time
         self.vllm_importance_sampling_correction = False
         self._push_next, self._engine_is_held = True, True
