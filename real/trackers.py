@@ -1,4 +1,4 @@
-"""Send what each step reports to TensorBoard, wandb or trackio, each where it is installed: one callback for a loop.
+"""Send what each step reports to TensorBoard, wandb or trackio, where installed: one callback for a loop.
 
     with tracked(["tensorboard"], project="lagfloor", run="dlc-1") as on_step:
         real.loop.run(experiment, on_step=on_step)
@@ -110,9 +110,7 @@ def tracked(
         raise ValueError(f"unknown tracker {unknown[0]!r}; known: {', '.join(TRACKERS)}")
     absent = sorted(set(names) - set(present()))
     if absent:
-        raise ValueError(
-            f"tracker {absent[0]!r} is not installed; pip install {TRACKERS[absent[0]].module}, or leave it out"
-        )
+        raise ValueError(f"tracker {absent[0]!r} is not installed; pip install {absent[0]}, or leave it out")
     with ExitStack() as stack:
         logs = []
         for name in dict.fromkeys(names):

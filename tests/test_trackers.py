@@ -1,4 +1,4 @@
-"""Trackers get each measured number of each step, are closed on errors, and are refused by name where absent."""
+"""Trackers get each measured number, are closed on errors, and are refused by name where they are absent."""
 
 from __future__ import annotations
 
@@ -76,12 +76,14 @@ def test_several_trackers_get_the_same_numbers_and_all_are_closed_on_an_error(
         return trackers._Tracker("math", lambda project, run, settings, folder: opened)
 
     monkeypatch.setattr(trackers, "TRACKERS", {"a": opener("a"), "b": opener("b")})
-    with (
-        pytest.raises(RuntimeError),
-        tracked(["a", "b", "a"], project="p", run="r", folder=tmp_path) as on_step,
-    ):
-        on_step(STEPS[0])
-        raise RuntimeError("the loop died")
+
+    def dying_loop() -> None:
+        with tracked(["a", "b", "a"], project="p", run="r", folder=tmp_path) as on_step:
+            on_step(STEPS[0])
+            raise RuntimeError("the loop died")
+
+    with pytest.raises(RuntimeError, match="died"):
+        dying_loop()
     assert got["a"] == got["b"] == [(1, {"lag/ess_token": 0.9, "lag/reward": -0.5}), "closed"]
 
 
