@@ -1,4 +1,4 @@
-"""Make the warm start from nothing: supervised training on random solutions; about 80 CPU-seconds.
+"""Make the warm start from nothing: supervised training on random solutions; about a CPU-minute.
 
 ``python -m real.warmstart`` writes the checkpoint that ships with the project, with its recipe and its
 measured accuracy in the file's metadata. The file appears whole or not at all: it is written beside its place
