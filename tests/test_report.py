@@ -3,59 +3,94 @@
 import json
 import re
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from validation.claims import CLAIMS
 from validation.commands import report
+from validation.errors import BadUsage
+from validation.plan import IS, ON_POLICY
+from validation.report.curves import read_curves
+from validation.report.figures import SHOWN
 from validation.report.page import Shown, render
 from validation.report.readme import BEGIN, END, claims_table, write_readme
-from validation.report.results import read_results, results_path, words
+from validation.report.results import CHECKS, read_results
 from validation.report.style import new_figure, to_svg
 
 HOSTILE = '<script>alert("x")</script>&{{ 7*7 }}'
 
 
-def check(**changes):
-    estimate = {"value": 1.25, "stderr": 0.125, "unit": "floors"}
-    row = {
-        "claim": "dlc",
-        "reading": "end point",
-        "predicted": estimate,
-        "measured": estimate,
-        "margin": 0.5,
-        "verdict": "holds",
-        "control": {"what": "resync off", "measured": None, "verdict": "not run"},
-        "source": "article 1",
-    }
-    return row | changes
+def row(**changes):
+    control = {"what": "resync off", "measured": "not measured", "verdict": "not run"}
+    words = {"predicted": "at most 2 floors", "measured": "1.3 floors [1.1, 1.5]", "verdict": "holds"}
+    rest = {"claim": "dlc", "reading": "end point", "reason": "", "source": "article 1", "note": ""}
+    return {**rest, **words, "control": control, **changes}
 
 
 @pytest.fixture
-def store(tmp_path):
+def runs(tmp_path):
     folder = tmp_path / "runs"
-    folder.mkdir()
+    (folder / CHECKS).mkdir(parents=True)
 
-    def put(engine, *checks):
-        data = {"engine": engine, "seed": 0, "seconds": 1.5, "checks": list(checks)}
-        results_path(folder, engine).write_text(json.dumps(data), encoding="utf-8")
+    def put(engine, *rows):
+        data = {
+            "engine": engine,
+            "seed": 0,
+            "seconds": 1.5,
+            "checks": [],
+            "command": "c",
+            "details": list(rows),
+        }
+        (folder / CHECKS / f"{engine}.json").write_text(json.dumps(data), encoding="utf-8")
         return folder
 
     return put
 
 
-def test_a_number_is_shown_with_its_error_and_unit_and_none_is_not_zero():
-    assert words({"value": 1.25, "stderr": 0.125, "unit": "floors"}) == "1.25 \u00b1 0.12 floors"
-    assert words({"value": 3.0, "stderr": 0.0, "unit": "steps"}) == "3 steps"
-    assert words({"value": None, "stderr": None, "unit": "nats"}) == "not measured"
-    assert words(None) == "not measured"
+@pytest.fixture
+def curves(runs):
+    """Two runs of each cell the figures draw: a lag that grows, and a sync."""
+    steps = np.arange(1, 9)
+    parts = []
+    for cell in (ON_POLICY, *SHOWN):
+        for run in (-1, 0, 1):
+            columns = (
+                {"floors": steps / 4, "accuracy": steps / 10}
+                if run < 0
+                else {
+                    "ess_token": np.exp(-0.03 * steps**2),
+                    "k1": -0.01 * steps**2,
+                    "k2": 0.02 * steps**2,
+                    "resynced": (steps == 5).astype(float),
+                }
+            )
+            for column, values in columns.items():
+                n = len(steps)
+                parts.append(
+                    pa.table(
+                        {
+                            "world": ["w"] * n,
+                            "main": [True] * n,
+                            "cell": [cell] * n,
+                            "run": np.full(n, run, np.int16),
+                            "column": [column] * n,
+                            "step": steps.astype(np.int32),
+                            "value": np.asarray(values, float),
+                        }
+                    )
+                )
+    folder = runs("toy", row())
+    pq.write_table(pa.concat_tables(parts), folder / CHECKS / "toy-curves.parquet")
+    return folder
 
 
-def test_hostile_text_is_escaped_everywhere(store):
-    folder = store("toy", check(reading=HOSTILE, claim=HOSTILE, source=HOSTILE))
+def test_hostile_text_is_escaped_everywhere(runs):
+    folder = runs("toy", row(reading=HOSTILE, claim=HOSTILE, source=HOSTILE))
     page = render(
         read_results(folder),
         [Shown(svg="<svg></svg>", caption=HOSTILE, command=HOSTILE)],
-        missing=[HOSTILE],
         made={HOSTILE: HOSTILE},
     )
     assert "<script" not in page
@@ -63,11 +98,11 @@ def test_hostile_text_is_escaped_everywhere(store):
     assert "49" not in page.split("<body>")[1]  # the template language in a value is text, not a template
 
 
-def test_the_page_needs_nothing_from_outside(store):
+def test_the_page_needs_nothing_from_outside(runs):
     figure = new_figure(panels=2)
     figure.axes[0].plot([0, 1], [0, 1], label="a & b")
     page = render(
-        read_results(store("toy", check())), [Shown(svg=to_svg(figure, name="f"), caption="c", command="d")]
+        read_results(runs("toy", row())), [Shown(svg=to_svg(figure, name="f"), caption="c", command="d")]
     )
     assert not re.search(r'(?:src|href)="(?!#)', page)
     assert "@import" not in page
@@ -87,16 +122,16 @@ def test_two_figures_share_no_id():
         assert set(re.findall(r'href="#([^"]+)"', svg)) <= own
 
 
-def test_verdicts_that_disagree_are_counted_not_averaged(store):
-    folder = store("toy", check(), check(verdict="fails"), check(verdict="holds"))
+def test_verdicts_that_disagree_are_counted_not_averaged(runs):
+    folder = runs("toy", row(), row(verdict="fails"), row(verdict="holds"))
     table = claims_table(read_results(folder))
     assert f"| `dlc` | {CLAIMS['dlc'].statement} | - | 2 holds, 1 fails | - |" in table
 
 
-def test_the_readme_block_is_replaced_and_the_rest_kept(store, tmp_path):
+def test_the_readme_block_is_replaced_and_the_rest_kept(runs, tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nstale table\n{END}\nafter\n", encoding="utf-8")
-    results = read_results(store("toy", check()))
+    results = read_results(runs("toy", row()))
     write_readme(readme, results)
     once = readme.read_text(encoding="utf-8")
     write_readme(readme, results)
@@ -106,25 +141,36 @@ def test_the_readme_block_is_replaced_and_the_rest_kept(store, tmp_path):
     assert "stale table" not in once
 
 
-def test_a_readme_without_markers_is_left_alone(store, tmp_path):
+def test_a_readme_without_markers_is_left_alone(runs, tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text("no markers\n", encoding="utf-8")
     with pytest.raises(ValueError, match="once each"):
-        write_readme(readme, read_results(store("toy", check())))
+        write_readme(readme, read_results(runs("toy", row())))
     assert readme.read_text(encoding="utf-8") == "no markers\n"
 
 
-def test_a_report_without_runs_says_which_figures_are_missing(store, tmp_path, capsys):
-    folder = store("toy", check())
-    out = tmp_path / "page" / "index.html"
-    assert report.main(["--store", str(folder), "--out", str(out)]) == 0
-    assert "No figures for toy" in out.read_text(encoding="utf-8")
-    assert str(out) in capsys.readouterr().out
+def test_the_report_draws_every_figure_from_the_kept_curves(curves, tmp_path):
+    out, alone = tmp_path / "page" / "index.html", tmp_path / "ess.svg"
+    assert report.main(report.Options(runs=curves, out=out, figure=alone)) == 0
+    page = out.read_text(encoding="utf-8")
+    assert page.count("<svg") == 4
+    assert "crosses at 5" in page  # exp(-.03 * 25) is the first below one half
+    assert alone.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_a_crossing_is_read_at_the_step_it_happened(curves):
+    steps, ess = read_curves(curves / CHECKS, "toy").series(IS, "ess_token")
+    assert ess.shape == (2, 8)
+    np.testing.assert_array_equal(steps, np.arange(1, 9))
+    assert read_curves(curves / CHECKS, "toy").series("unknown", "ess_token")[0].size == 0
 
 
 def test_no_results_and_broken_results_are_one_line_each(tmp_path):
-    with pytest.raises(ValueError, match="check toy"):
-        report.main(["--store", str(tmp_path)])
-    results_path(tmp_path, "toy").write_text('{"engine": "toy"}', encoding="utf-8")
-    with pytest.raises(ValueError, match="delete it and run check toy again"):
-        report.main(["--store", str(tmp_path)])
+    options = report.Options(runs=tmp_path, out=tmp_path / "page.html")
+    with pytest.raises(BadUsage, match="check toy"):
+        report.main(options)
+    (tmp_path / CHECKS).mkdir()
+    (tmp_path / CHECKS / "toy.json").write_text('{"engine": "toy"}', encoding="utf-8")
+    with pytest.raises(BadUsage, match="run the check again"):
+        report.main(options)
+    assert not options.out.exists()

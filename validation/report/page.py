@@ -30,7 +30,6 @@ def render(
     results: Sequence[Result],
     figures: Sequence[Shown],
     *,
-    missing: Sequence[str] = (),
     made: Mapping[str, str] | None = None,
 ) -> str:
     """Return the page as HTML; every text but our own SVG is escaped."""
@@ -40,11 +39,10 @@ def render(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )
-    count = Counter(row.verdict for result in results for row in result.rows)
+    count = Counter(row["verdict"] for result in results for row in result.rows)
     return environment.get_template(TEMPLATE).render(
         counts={verdict: count[verdict] for verdict in VERDICTS},
         results=results,
         figures=[{"svg": Markup(f.svg), "caption": f.caption, "command": f.command} for f in figures],
-        missing=missing,
         made=made or {},
     )

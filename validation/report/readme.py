@@ -19,7 +19,7 @@ def claims_table(results: Sequence[Result], /) -> str:
     cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         for row in result.rows:
-            cells[row.claim][result.engine].append(row.verdict)
+            cells[row["claim"]][result.engine].append(row["verdict"])
     lines = [f"| claim | says | {' | '.join(COLUMNS.values())} |", "|---" * (2 + len(COLUMNS)) + "|"]
     for name, claim in CLAIMS.items():
         if name in cells:
