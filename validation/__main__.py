@@ -1,7 +1,8 @@
-"""``python -m validation``: from the checkout, the canonical way to run lagfloor."""
+"""``python -m validation``: the canonical command, run from the checkout."""
 
 import sys
 
 from validation.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,4 @@
-"""The command line: a table of subcommands, each loaded only when it is called.
-
-Exit codes: 0 done; 1 something asked for could not be run; 2 bad usage or bad input, with one line on
-standard error; 130 interrupted.
-"""
+"""The command line: a table of subcommands, each in a file that is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -10,76 +6,131 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
-COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "check": (
-            "validation.commands.check",
-            "check the claims: theory, toy or real; predicted beside measured",
-        ),
-        "run": ("validation.commands.run", "run one experiment into the store, resumable"),
-        "table": ("validation.commands.table", "samplers x corrections x seeds on mini-Qwen3, resumable"),
-        "report": ("validation.commands.report", "build report/index.html from everything run so far"),
-        "audit": ("validation.commands.audit", "what is wrong with a run, from its own logs"),
-        "watch": ("validation.commands.watch", "live view of a run in the terminal"),
-        "doctor": ("validation.commands.doctor", "say which optional parts work on this machine"),
-    }
-)
-"""Name, module with ``main(argv) -> int``, one line of help"""
+from validation.errors import BadUsage, CannotRun
 
-PROG = "python -m validation"
-BAD_INPUT, INTERRUPTED = 2, 130
+PROG = "lagfloor"
+DEBUG = "LAGFLOOR_DEBUG"
+"""Environment variable: set to 1, an error shows its traceback"""
 
 
-def commands() -> dict[str, tuple[str, str]]:
-    """Return the subcommands this checkout has."""
-    return {name: row for name, row in COMMANDS.items() if importlib.util.find_spec(row[0]) is not None}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subcommand:
+    """A line of ``lagfloor --help``."""
+
+    module: str
+    """Has a dataclass `Options`, read by tyro, and ``main(options) -> int``"""
+    help: str
 
 
-def usage() -> str:
-    """Help text: one line a subcommand."""
-    known = commands()
-    rows = "\n".join(f"  {name:<8} {text}" for name, (_, text) in known.items())
+_TABLE = {
+    "check": ("check", "the claims, predicted beside measured, with verdicts"),
+    "run": ("run", "one experiment into a run folder; resumable"),
+    "report": ("report", "one HTML page from the last checks; README block"),
+    "table": ("table", "samplers x corrections x seeds on mini-Qwen3; resumable"),
+    "audit": ("audit", "what is wrong with a run, from its own logs"),
+    "watch": ("watch", "a run as it goes, in the terminal"),
+    "doctor": ("doctor", "which optional parts work on this machine"),
+}
+
+
+def _subcommands() -> Mapping[str, Subcommand]:
+    """Return those this checkout has."""
+    rows = {n: Subcommand(module=f"validation.commands.{m}", help=h) for n, (m, h) in _TABLE.items()}
+    return MappingProxyType({n: row for n, row in rows.items() if importlib.util.find_spec(row.module)})
+
+
+SUBCOMMANDS: Mapping[str, Subcommand] = _subcommands()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code.
+
+    0: done; 1: could not run; 2: bad usage; 130: interrupted.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview())
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"{PROG} {version('lagfloor')}")
+        return 0
+    name = arguments[0]
+    try:
+        if name not in SUBCOMMANDS:
+            raise BadUsage(f"unknown subcommand {name!r}; known: {', '.join(SUBCOMMANDS)}")
+        module = importlib.import_module(SUBCOMMANDS[name].module)
+        return module.main(parse(module.Options, name, arguments[1:]))
+    except BadUsage as error:
+        return _fail(error, 2)
+    except CannotRun as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt as interrupt:
+        kept = str(interrupt) or "nothing was left half-written; the same command starts again"
+        print(f"\n{PROG}: interrupted; {kept}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader of our output has left (`| head`): nothing to report, and nothing more to flush
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _fail(error: Exception, code: int) -> int:
+    if os.environ.get(DEBUG) == "1":
+        raise error
+    print(f"{PROG}: {_one_line(str(error))}", file=sys.stderr)
+    return code
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _overview() -> str:
+    width = max(map(len, SUBCOMMANDS))
+    rows = "\n".join(f"  {name:<{width}}  {command.help}" for name, command in SUBCOMMANDS.items())
     return (
-        f"usage: {PROG} COMMAND [OPTIONS]\n\nlagfloor: is an RL run still on-policy?\n\ncommands:\n{rows}\n\n"
-        f"{PROG} COMMAND --help explains one of them."
+        f"usage: {PROG} SUBCOMMAND [options]    (or: python -m validation SUBCOMMAND ...)\n\n"
+        "Is an RL run still on-policy? Splits sampler/trainer mismatch into numerics and lag,\n"
+        "predicts where importance weighting fails, and checks it on a toy and on a real Qwen3.\n\n"
+        f"subcommands:\n{rows}\n\n"
+        f"{PROG} SUBCOMMAND --help lists the options of one."
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0 if arguments else BAD_INPUT
-    name, *rest = arguments
-    known = commands()
-    if name not in known:
-        print(f"{PROG}: unknown command {name!r}; known: {', '.join(known)}", file=sys.stderr)
-        return BAD_INPUT
+def parse(options: type[Any], name: str, arguments: Sequence[str]) -> Any:
+    """Read the options of a subcommand; whatever is wrong with them comes as one line.
+
+    Raises
+    ------
+    BadUsage
+        Naming what was wrong.
+    SystemExit
+        With code 0 after ``--help``.
+    """
+    import contextlib
+    import io
+    import re
+
+    import tyro
+
+    said = io.StringIO()
+    prog = f"{PROG} {name}"
     try:
-        return importlib.import_module(known[name][0]).main(rest)
-    except KeyboardInterrupt:
-        print(
-            f"{PROG} {name}: interrupted; finished work is kept, the same command goes on from there",
-            file=sys.stderr,
-        )
-        return INTERRUPTED
-    except BrokenPipeError:
-        # the reader of our output (head, a pager) has gone: not a fault; keep the exit quiet
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, OSError) as error:
-        print(f"{PROG} {name}: {_first_line(error)}", file=sys.stderr)
-        return BAD_INPUT
-
-
-def _first_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(options, prog=prog, description=SUBCOMMANDS[name].help, args=list(arguments))
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+    # tyro draws a box around several lines; errors here are one line
+    text = "".join(c for c in said.getvalue() if not "\u2500" <= c <= "\u257f")
+    words = _one_line(text).removeprefix("Parsing error ").removeprefix("Unrecognized options ")
+    words = re.split(r" (?:For full helptext|Argument helptext)", words)[0]
+    words = re.sub(r" Perhaps you meant: (--\S+).*", r"; perhaps you meant \1", words)
+    raise BadUsage(f"{words}; see {prog} --help") from None

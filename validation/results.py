@@ -99,9 +99,7 @@ def _number(value: float) -> str:
 
 
 def bound(check: Check) -> str:
-    """Write what was predicted together with the margin: "at most 2 floors", "2 floors within a factor
-    1.5".
-    """
+    """Write what was predicted with its margin: "at most 2 floors", "2 floors within a factor 1.5"."""
     predicted, margin = check.predicted, check.margin
     exact = Estimate(value=predicted.value, unit=predicted.unit)
     if not predicted.unit.startswith("ln "):
@@ -110,7 +108,7 @@ def bound(check: Check) -> str:
         limit = predicted.value + (margin if check.form == "at most" else -margin)
         return f"{check.form} {shown(Estimate(value=limit, unit=predicted.unit))}"
     if check.form == "within":
-        return f"{shown(exact)} within a factor {math.exp(margin):.2g}"
+        return f"{shown(exact)} within a factor {math.exp(margin):.3g}"
     limit = predicted.value + (margin if check.form == "at most" else -margin)
     return f"{check.form} {shown(Estimate(value=limit, unit=predicted.unit))}"
 

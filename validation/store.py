@@ -1,9 +1,10 @@
 """The store of runs: Parquet tables and JSON, one folder per experiment, whole at any moment.
 
-``<root>/<engine>/<fingerprint>/`` holds ``settings.json`` (what was run, with which code), the tables of the traces,
-attachments such as weights, and ``status.json``, whose manifest names every file with its size and hash.
-The rename of ``status.json`` is the only commit point. Killed before it, a run is unfinished and goes on from the
-engine's own state in ``state/``; after it, a file that disagrees with the manifest is reported and never read.
+``<root>/<engine>/<fingerprint>/`` holds ``settings.json`` (what was run, with which code), the tables of the
+traces, attachments such as weights, and ``status.json``, whose manifest names every file with its size and
+hash. The rename of ``status.json`` is the only commit point. Killed before it, a run is unfinished and goes
+on from the engine's own state in ``state/``; after it, a file that disagrees with the manifest is reported
+and never read.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ class StoredRun:
     """What the engine wanted kept beside the traces, plain values"""
     files: Mapping[str, Path]
     """Attachments by name"""
+    digest: str
+    """Hash of all its files: what is computed from them is kept under it"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +229,7 @@ def load(folder: Path, /) -> StoredRun:
         seconds=status["seconds"],
         notes=status["notes"],
         files={name: folder / name for name in status["files"] if name not in own},
+        digest=hashlib.sha256(json.dumps(status["files"], sort_keys=True).encode()).hexdigest(),
     )
 
 

@@ -6,21 +6,42 @@ A file never asks which engine the evidence is from. To add a claim, write its f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from validation import plan
 from validation.check import Check
 from validation.checks import dlc, ess_half, noise_floor, resync_is, split, stale
 from validation.claims import CLAIMS
 from validation.evidence import Evidence
 
-CHECKS: Mapping[str, Callable[[Evidence], list[Check]]] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimChecks:
+    """How a claim is checked on an engine's runs, and which of them it reads."""
+
+    checks: Callable[[Evidence], list[Check]]
+    cells: tuple[str, ...]
+    """Names of the cells in `validation.plan`, beside the on-policy reference"""
+    every_rate: bool = False
+    """Whether it reads the worlds at all learning rates"""
+
+
+CHECKS: Mapping[str, ClaimChecks] = MappingProxyType(
     {
-        "split": split.checks,
-        "noise-floor": noise_floor.checks,
-        "ess-half": ess_half.checks,
-        "stale": stale.checks,
-        "dlc": dlc.checks,
-        "resync-is": resync_is.checks,
+        "split": ClaimChecks(checks=split.checks, cells=(plan.IS,)),
+        "noise-floor": ClaimChecks(checks=noise_floor.checks, cells=(plan.HALF_BATCH, plan.PG)),
+        "ess-half": ClaimChecks(
+            checks=ess_half.checks,
+            cells=(plan.PG, plan.IS, plan.IS_RESYNC, plan.SEQ_IS, plan.SEQ_IS_RESYNC),
+            every_rate=True,
+        ),
+        "stale": ClaimChecks(checks=stale.checks, cells=(plan.PG, plan.SC, plan.IS_SC, plan.IS)),
+        "dlc": ClaimChecks(checks=dlc.checks, cells=(plan.DLC, plan.DLC_RESPONSE, plan.DLC_FREE, plan.IS)),
+        "resync-is": ClaimChecks(
+            checks=resync_is.checks,
+            cells=(plan.IS, plan.IS_RESYNC, plan.SEQ_IS, plan.SEQ_IS_RESYNC),
+        ),
     }
 )
 """By claim id, in the order of the verdict table"""
@@ -41,3 +62,16 @@ def selected(only: Iterable[str], /) -> list[str]:
         if name not in CHECKS:
             raise ValueError(f"claim {name!r} has no check here yet; checked: {', '.join(CHECKS)}")
     return [name for name in CHECKS if not wanted or name in wanted]
+
+
+def needed(whole: plan.Plan, claims: Iterable[str], /) -> plan.Plan:
+    """Keep of a plan what some claims read."""
+    rows = [CHECKS[name] for name in claims]
+    cells = {plan.ON_POLICY}.union(*(row.cells for row in rows))
+    rates = any(row.every_rate for row in rows)
+    worlds = tuple(
+        replace(world, cells=tuple(c for c in world.cells if c.name in cells))
+        for world in whole.worlds
+        if world.main or rates
+    )
+    return replace(whole, worlds=worlds)

@@ -11,7 +11,7 @@ from validation.check import Check, Control
 from validation.claims import CLAIMS
 from validation.evidence import Evidence, World
 from validation.floor import LN_FLOORS, at_end, at_worst, estimate
-from validation.plan import DLC, DLC_FREE, DLC_RESPONSE, DLC_TOKEN, IS
+from validation.plan import DLC, DLC_FREE, DLC_RESPONSE, IS
 
 TWO_FLOORS = math.log(2)
 """The bound is the claim itself, so no margin is added to it"""
@@ -24,7 +24,7 @@ def checks(evidence: Evidence, /) -> list[Check]:
     found = []
     free = DLC_FREE if evidence.has(DLC_FREE) else IS
     off = "resync off" if free == DLC_FREE else "resync and clip off (stale IS, equal to DLC's weights there)"
-    gates = [cell for cell in (DLC, DLC_TOKEN, DLC_RESPONSE) if evidence.has(cell)]
+    gates = [cell for cell in (DLC, DLC_RESPONSE) if evidence.has(cell)]
     for cell in gates:
         for reading, at in (("end", at_end), ("worst step", at_worst)):
             found.append(

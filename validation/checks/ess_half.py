@@ -124,7 +124,8 @@ def _summary(worlds: list[World], gaps: list[float], level: Level) -> str:
     before = sum(g < 0 for g in known)
     return (
         f"{len(known)} of {len(worlds)} cells crossed in time; median factor "
-        f"{math.exp(np.median(known)):.2g}, {close} within a factor 2, {before} left before, {never} never left"
+        f"{math.exp(np.median(known)):.2g}, {close} within a factor 2, {before} left before, "
+        f"{never} never left"
     )
 
 

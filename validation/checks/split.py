@@ -10,9 +10,10 @@ from validation.check import Check, Control
 from validation.claims import CLAIMS
 from validation.evidence import Evidence, Rows
 
-ROUNDING = 1e-12
-"""Nats. Float64 rounding of a sum over at most 100 actions with logs up to 60 is below 8 eps * 6000 = 1e-11
-in the worst case and 1e-13 in practice; a swapped policy leaves residuals above 1e-3"""
+ROUNDING = 8.0
+"""Residuals are counted in roundings, eps times the sum of the magnitudes that were added; exact algebra in
+float64 stays below 8 of them, and a swapped policy leaves 1e12 and more"""
+UNIT = "roundings"
 
 SWAPPED = "pi and pi_s swapped in the lag term"
 
@@ -28,7 +29,7 @@ def checks(evidence: Evidence, /) -> list[Check]:
             claim="split",
             reading=reading,
             form="within",
-            predicted=Estimate(value=0.0, unit="nats"),
+            predicted=Estimate(value=0.0, unit=UNIT),
             margin=ROUNDING,
             measured=right.get(reading),
             control=Control(what=SWAPPED, measured=wrong.get(reading)),
@@ -59,10 +60,23 @@ def _residuals(rows: Rows, *, swapped: bool) -> dict[str, Estimate]:
     p = np.exp(mu)
     e = mu - pi
     total_variance = (p * e**2).sum(-1) - (p * e).sum(-1) ** 2
+    size = np.abs(mu) + np.abs(pi_s) + np.abs(pi)
     found = {
-        "largest residual per action": e - (terms.discrepancy + lag),
-        "largest residual in KL": kl(mu, pi) - (parts.discrepancy + parts.lag + cross),
-        "largest residual in variance": total_variance
-        - (variance.discrepancy + spread + variance.covariance),
+        "largest residual per action": (e - (terms.discrepancy + lag), size),
+        "largest residual in KL": (
+            kl(mu, pi) - (parts.discrepancy + parts.lag + cross),
+            ((p + np.exp(pi_s)) * size).sum(-1),
+        ),
+        "largest residual in variance": (
+            total_variance - (variance.discrepancy + spread + variance.covariance),
+            (p * size**2).sum(-1),
+        ),
     }
-    return {name: Estimate(value=float(np.abs(x).max()), unit="nats") for name, x in found.items()}
+    eps = np.finfo(np.float64).eps
+    return {
+        # a sum of zeros has no rounding, and its residual is 0
+        name: Estimate(
+            value=float(np.max(np.abs(r) / np.maximum(eps * m, np.finfo(np.float64).tiny))), unit=UNIT
+        )
+        for name, (r, m) in found.items()
+    }

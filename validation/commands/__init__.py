@@ -1,1 +1,4 @@
-"""The subcommands, one file each: its options as a dataclass, and ``main(argv) -> exit code``."""
+"""One file per subcommand: `Options`, a flat dataclass cheap to import, and `main(options) -> exit code`.
+
+Heavy imports (engines, pyarrow, matplotlib) stand inside functions: ``--help`` loads none of them.
+"""

@@ -25,10 +25,12 @@ from toy.ensemble import Ensemble
 from toy.environment import build
 from toy.measure import kl_between
 from toy.policy import log_probs
-from toy.settings import setting_s
+from toy.settings import STALE, setting_s
 from toy.simulate import ensemble
+from validation.derived import derived
 from validation.evidence import Cell, Evidence, Rows, World
-from validation.plan import HALF_BATCH, ON_POLICY, Plan, WorldPlan
+from validation.plan import HALF_BATCH, ON_POLICY, RUNS, Plan, WorldPlan
+from validation.provenance import code_digest
 from validation.store import Store, StoredRun
 
 WEIGHTS = "weights.parquet"
@@ -76,32 +78,38 @@ def gather(
         runs = dict(pool.map(one, plan.runs()))
 
         def compare(world: WorldPlan) -> World:
-            result = _world(world, runs)
+            result = _world(store.root / ENGINE, world, runs)
             on_world()
             return result
 
         worlds = tuple(pool.map(compare, plan.worlds))
-    return Evidence(engine=ENGINE, seed=plan.seed, worlds=worlds, rows=_rows(plan))
+    return Evidence(engine=ENGINE, seed=plan.seed, worlds=worlds, rows=_rows(store.root / ENGINE, plan))
 
 
-def _world(plan: WorldPlan, runs: dict[tuple[str, int], StoredRun]) -> World:
+def _world(root: Path, plan: WorldPlan, runs: dict[tuple[str, int], StoredRun]) -> World:
     parts = {
         cell.name: [(e, runs[e.fingerprint(), cell.seeds]) for e in cell.experiments] for cell in plan.cells
     }
-    ensembles = {
-        name: [_ensemble(experiment, stored) for experiment, stored in stored_runs]
-        for name, stored_runs in parts.items()
-    }
-    reference = ensembles[ON_POLICY]
+
+    def distances(first: str, second: str) -> np.ndarray:
+        def compute() -> dict[str, np.ndarray]:
+            one, two = ([_ensemble(e, stored) for e, stored in parts[name]] for name in (first, second))
+            return {"kl": _distances(one, two).reshape(-1)}
+
+        digests = [stored.digest for name in (first, second) for _, stored in parts[name]]
+        flat = derived(root, "kl", code_digest(ENGINE), *digests, compute=compute)["kl"]
+        counts = [sum(len(stored.traces) for _, stored in parts[name]) for name in (first, second)]
+        return flat.reshape(-1, *counts)
+
     cells, halves = {}, {}
-    for name, these in ensembles.items():
+    for name in parts:
         if name == HALF_BATCH:
-            halves[name] = _distances(these, these)
+            halves[name] = distances(name, name)
             continue
         traces = tuple(itertools.chain.from_iterable(stored.traces for _, stored in parts[name]))
         cells[name] = Cell(
             traces=traces,
-            distance=_distances(these, reference),
+            distance=distances(name, ON_POLICY),
             accuracy=np.stack([t.steps["accuracy"] for t in traces], axis=-1),
             folders=tuple(str(stored.folder) for _, stored in parts[name]),
         )
@@ -110,7 +118,7 @@ def _world(plan: WorldPlan, runs: dict[tuple[str, int], StoredRun]) -> World:
         group=plan.group,
         lr=plan.lr,
         main=plan.main,
-        steps=reference[0].steps,
+        steps=parts[ON_POLICY][0][1].traces[0].steps["step"],
         cells=cells,
         on_policy=ON_POLICY,
         batch_floors=halves,
@@ -164,23 +172,30 @@ NOISE = 0.3
 """Logit noise of the run the split is read from, nats: with an exact engine the discrepancy would be 0"""
 
 
-def _rows(plan: Plan) -> Rows:
+def _rows(root: Path, plan: Plan) -> Rows:
     """Rows of a stale, noisy run at its last step, at every state of the environment."""
     first = next(e for e, _ in plan.runs())
     experiment = dataclasses.replace(
-        setting_s(first.environment.seed, lr=first.lr, correction="dlc", sync_every=64, seed=6),
+        setting_s(first.environment.seed, lr=first.lr, correction="dlc", sync_every=STALE, seed=6),
         numerics=Numerics(kind="gaussian", scale=NOISE),
     )
-    result = ensemble(experiment, seeds=3)
-    environment = experiment.environment
-    with jax.enable_x64(True):
-        task = build(environment).cast(np.float64)
-        engine = engine_settings(experiment.numerics, jnp.float64)
-        pi_s = log_probs(task, jnp.asarray(result.theta_sampler[0, -1], jnp.float64))
-        pi = log_probs(task, jnp.asarray(result.theta[0, -1], jnp.float64))
-        key = jax.random.fold_in(jax.random.key(environment.seed), 1)
-        mu = sampled_log_probs(pi_s, noise(engine, key, pi_s.shape, pi_s.dtype), engine)
-        flat = (np.asarray(x).reshape(-1, x.shape[-1]) for x in (mu, pi_s, pi))
-        logmu, logpi_s, logpi = flat
-    what = f"environment {environment.seed}, stale DLC with logit noise {NOISE}, step {experiment.steps}"
-    return Rows(logmu=logmu, logpi_s=logpi_s, logpi=logpi, what=what)
+
+    def compute() -> dict[str, np.ndarray]:
+        result = ensemble(experiment, seeds=RUNS)
+        environment = experiment.environment
+        with jax.enable_x64(True):
+            task = build(environment).cast(np.float64)
+            engine = engine_settings(experiment.numerics, jnp.float64)
+            pi_s = log_probs(task, jnp.asarray(result.theta_sampler[0, -1], jnp.float64))
+            pi = log_probs(task, jnp.asarray(result.theta[0, -1], jnp.float64))
+            key = jax.random.fold_in(jax.random.key(environment.seed), 1)
+            mu = sampled_log_probs(pi_s, noise(engine, key, pi_s.shape, pi_s.dtype), engine)
+        columns = {"logmu": mu, "logpi_s": pi_s, "logpi": pi}
+        return {name: np.asarray(x).reshape(-1) for name, x in columns.items()}
+
+    columns = derived(root, "rows", code_digest(ENGINE), experiment.fingerprint(), compute=compute)
+    width = first.environment.vocabulary
+    what = (
+        f"environment {first.environment.seed}, stale DLC with logit noise {NOISE}, step {experiment.steps}"
+    )
+    return Rows(**{name: x.reshape(-1, width) for name, x in columns.items()}, what=what)

@@ -1,0 +1,153 @@
+"""``lagfloor check toy|real|theory``: run what the claims need, judge them, print the verdict table."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from validation.errors import BadUsage, running, usage
+
+if TYPE_CHECKING:
+    from validation.evidence import Evidence
+    from validation.plan import Plan
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Check the claims of one engine, each with a margin fixed beforehand and a control that must fail."""
+
+    engine: Annotated[Literal["toy", "real", "theory"], tyro.conf.Positional]
+    """toy: JAX simulator, a minute; real: mini-Qwen3 sampled by vLLM, minutes; theory: closed forms"""
+    only: str = ""
+    """Claim ids, separated by commas; all that have a check if left out"""
+    seed: int = 0
+    """Other environments (toy) or seeds (real) than the default ones"""
+    json: Path | None = None
+    """Write the outcomes to this file"""
+    runs: Path = RUNS
+    """Folder of the stored runs; finished ones are reused"""
+    fresh: bool = False
+    """Run everything again"""
+    sampler: Literal["vllm", "torch"] = "vllm"
+    """Sampler of the real engine"""
+    model: str = "mini"
+    """Weights of the real engine: the shipped mini-Qwen3, or a safetensors file of the same model"""
+    workers: int = 0
+    """Processes of the real engine; 0: one per core, at most 2"""
+
+
+def main(options: Options) -> int:
+    """Run the checks; 0 if every one could be run, whatever its verdict."""
+    started = time.perf_counter()
+    from validation.checks import needed, selected
+
+    with usage():
+        claims = selected(c.strip() for c in options.only.split(",") if c.strip())
+        whole = _plan(options)
+        plan = None if whole is None else needed(whole, claims)
+    _writable(options.json)
+    from validation.check import Verdict, conclude
+    from validation.results import Results, save
+    from validation.screen import print_verdicts
+
+    with running():
+        if plan is None:
+            from validation.closed_forms import checks_of
+
+            evidence, checks = None, checks_of(claims, seed=options.seed)
+        else:
+            from validation.checks import CHECKS
+
+            evidence = _gather(plan, options)
+            checks = [check for name in claims for check in CHECKS[name].checks(evidence)]
+        results = Results(
+            engine=options.engine,
+            seed=options.seed,
+            seconds=time.perf_counter() - started,
+            command=command_line(),
+            checks=tuple(checks),
+        )
+        if not options.only:
+            save(results, evidence, options.runs / "checks")
+        if options.json is not None:
+            from validation.atomic import write_json
+
+            write_json(options.json, results.document())
+    print_verdicts(results)
+    return int(any(conclude(c).verdict is Verdict.NOT_RUN for c in results.checks))
+
+
+def command_line() -> str:
+    """Return the command that is running, as it can be typed again."""
+    return shlex.join(["python", "-m", "validation", *sys.argv[1:]])
+
+
+def _plan(options: Options) -> Plan | None:
+    match options.engine:
+        case "toy":
+            from validation.plan import toy_plan
+
+            return toy_plan(options.seed)
+        case "real":
+            from validation.plan import real_plan
+
+            return real_plan(options.seed, sampler=options.sampler, model=options.model)
+        case "theory":
+            return None
+
+
+def _gather(plan: Plan, options: Options) -> Evidence:
+    from validation.screen import stages
+    from validation.store import Store
+
+    store = Store(options.runs)
+    kept = f"finished runs are kept in {options.runs}/; the same command goes on from there"
+    try:
+        with stages() as stage:
+            if plan.engine == "toy":
+                from validation.gather import toy
+
+                runs = stage("toy runs", total=len(list(plan.runs())))
+                worlds = stage("comparing runs", total=len(plan.worlds))
+                return toy.gather(
+                    plan, store, fresh=options.fresh, on_run=runs.advance, on_world=worlds.advance
+                )
+            from validation.gather import real
+
+            steps = stage("training steps", total=sum(e.steps for e, _ in plan.runs()))
+            compared = stage("comparing runs", total=len(list(plan.runs())) + 1)
+            return real.gather(
+                plan,
+                store,
+                workers=options.workers or min(2, os.cpu_count() or 1),
+                fresh=options.fresh,
+                on_step=steps.at,
+                on_run=compared.advance,
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(kept) from None
+
+
+def _writable(path: Path | None) -> None:
+    """Refuse a --json path now and not after minutes of runs."""
+    if path is None:
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise IsADirectoryError(21, "it is a folder")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError(13, "permission denied")
+    except OSError as error:
+        raise BadUsage(
+            f"--json must name a file that can be written, got {path} ({error.strerror})"
+        ) from None

@@ -1,0 +1,311 @@
+"""Runs of the real engine: worker processes with one live sampler each, resumable, compared on own prefixes.
+
+Suffixes: K compared steps, S runs, R reference runs, n prefixes, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from real.settings import Mini
+from theory.experiment import Experiment, Numerics
+from validation.derived import derived
+from validation.evidence import Cell, Evidence, Rows, World
+from validation.plan import IS, Plan, WorldPlan
+from validation.provenance import code_digest
+from validation.store import STATE, Store, StoredRun
+
+ENGINE = "real"
+MEASURED_PROMPTS = 128
+"""Held-out problems whose responses carry a distance between runs; two responses each, about 1,700
+prefixes"""
+ROWS_PROMPTS, ROWS_STEP = 64, 10
+"""Problems and step the rows of the split are taken at: by then a stale run lags"""
+
+_live: dict[tuple[str, str], Any] = {}
+"""Samplers of this process by settings: starting vLLM takes seconds, syncing it does not"""
+
+
+def live_sampler(environment: Mini, numerics: Numerics) -> Any:
+    """Return this process's sampler for these settings, started once."""
+    from real.samplers import open_sampler
+
+    key = (environment.sampler, str(numerics))
+    if key not in _live:
+        for other in list(_live):  # two engines at once would share the cores and the memory
+            _live.pop(other).close()
+        _live[key] = open_sampler(environment, numerics)
+    return _live[key]
+
+
+def run(
+    store: Store, experiment: Experiment, *, fresh: bool = False, on_step: Callable[[Any], None] | None = None
+) -> StoredRun:
+    """Return an experiment's stored run; made now, or gone on with, if there is none by this code."""
+    if not fresh and (found := store.find(ENGINE, experiment)) is not None:
+        return found
+    from real.checkpoint import write_snapshot
+    from real.loop import run as run_real
+
+    with store.write(ENGINE, experiment) as writer:
+        sampler = live_sampler(experiment.environment, experiment.numerics)
+        done = run_real(experiment, on_step=on_step, checkpoint=writer.state, resume=True, sampler=sampler)
+        for step, snapshot in done.snapshots.items():
+            # the engine's writer names its file itself: it is made beside and moved to the store's name
+            writer.attach(
+                _snapshot(step), lambda path, k=step, s=snapshot: _renamed(path, k, s, write_snapshot)
+            )
+        proofs = [dataclasses.asdict(proof) for proof in done.syncs]
+        return writer.finish([done.trace], notes={"stopped": done.stopped, "syncs": proofs})
+
+
+def _snapshot(step: int) -> str:
+    return f"snapshot-{step:05d}.safetensors"
+
+
+def _renamed(path: Path, step: int, snapshot: Any, write: Callable[[Path, int, Any], None]) -> None:
+    folder = path.with_name(path.name + ".d")
+    folder.mkdir(exist_ok=True)
+    write(folder, step, snapshot)
+    os.replace(folder / _snapshot(step), path)
+    folder.rmdir()
+
+
+def gather(
+    plan: Plan,
+    store: Store,
+    *,
+    workers: int = 1,
+    fresh: bool = False,
+    on_step: Callable[[int, int], None] = lambda done, total: None,
+    on_run: Callable[[], None] = lambda: None,
+    on_world: Callable[[], None] = lambda: None,
+) -> Evidence:
+    """Run what a plan lacks in worker processes and compare the runs of each world.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the real engine.
+    store : Store
+        Where finished runs are found and kept, and unfinished ones go on.
+    workers : int
+        Processes; each starts a sampler of its own.
+    fresh : bool
+        Run everything again.
+    on_step : callable
+        Gets the steps done and their total, every second or so.
+    on_run, on_world : callable
+        Called after each run's comparison and after each world's.
+    """
+    experiments = [experiment for experiment, _ in plan.runs()]
+    missing = [e for e in experiments if fresh or store.find(ENGINE, e) is None]
+    _parallel(
+        [(_work, (store, e, fresh)) for e in missing],
+        workers=workers,
+        watch=lambda: on_step(*_steps(store, experiments)),
+    )
+    on_step(*_steps(store, experiments))
+    runs = {e.fingerprint(): found for e in experiments if (found := store.find(ENGINE, e)) is not None}
+    tasks = []
+    for world in plan.worlds:
+        reference = [(r.folder, r.digest) for e in world.cells[0].experiments if (r := runs[e.fingerprint()])]
+        for cell in world.cells:
+            for e in cell.experiments:
+                own = runs[e.fingerprint()]
+                tasks.append((_distances, (store.root, e, (own.folder, own.digest), reference)))
+    rows = _rows_task(plan, store, runs)
+    results = _parallel([*tasks, *rows], workers=workers, each=on_run)
+    distances = {(t[1][2][0], t[1][3][0][0]): results[i] for i, t in enumerate(tasks)}
+    worlds = tuple(_world(world, runs, distances) for world in plan.worlds)
+    for _ in worlds:
+        on_world()
+    columns = results[-1] if rows else None
+    return Evidence(
+        engine=ENGINE,
+        seed=plan.seed,
+        worlds=worlds,
+        rows=None if columns is None else _as_rows(columns, rows),
+    )
+
+
+def _parallel(
+    tasks: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]],
+    *,
+    workers: int,
+    watch: Callable[[], None] | None = None,
+    each: Callable[[], None] | None = None,
+) -> list[Any]:
+    """Results of the calls, in order, from worker processes that a Ctrl-C here ends at once."""
+    from joblib import Parallel, delayed
+
+    tasks = list(tasks)
+    if not tasks:
+        return []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.wait(1.0):
+            watch()
+
+    if watch is not None:
+        threading.Thread(target=look, daemon=True).start()
+    results = []
+    try:
+        # the default backend ends its workers when the caller is interrupted
+        jobs = Parallel(n_jobs=min(workers, len(tasks)), return_as="generator", batch_size=1)
+        for result in jobs(delayed(_ignoring_interrupts)(call, arguments) for call, arguments in tasks):
+            results.append(result)
+            if each is not None:
+                each()
+    finally:
+        stop.set()
+    return results
+
+
+def _ignoring_interrupts(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    # a Ctrl-C reaches the whole terminal group; the parent decides, and it says one line
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return call(*arguments)
+
+
+def _work(store: Store, experiment: Experiment, fresh: bool) -> None:
+    run(store, experiment, fresh=fresh)
+
+
+def _steps(store: Store, experiments: list[Experiment]) -> tuple[int, int]:
+    """Count the steps done and their total on disk: finished runs, and the engine's state of the others."""
+    done = 0
+    for experiment in experiments:
+        folder = store.folder(ENGINE, experiment)
+        if (folder / STATE).is_dir():
+            done += sum(1 for _ in (folder / STATE).glob("step-*.safetensors"))
+        elif (folder / "status.json").exists():
+            done += experiment.steps
+    return done, sum(e.steps for e in experiments)
+
+
+def _distances(
+    root: Path, experiment: Experiment, run: tuple[Path, str], references: list[tuple[Path, str]]
+) -> dict[str, np.ndarray]:
+    """KL of a run, given as folder and digest, to each reference run at every compared step."""
+
+    def compute() -> dict[str, np.ndarray]:
+        from real.checkpoint import read_snapshot
+        from real.evaluate import own_samples
+        from real.loop import draw_seed, start_model
+        from real.model import row_logps
+        from theory.decomposition import kl
+
+        environment = dataclasses.replace(
+            experiment.environment, eval_prompts=MEASURED_PROMPTS, eval_samples=2
+        )
+        own, other = start_model(environment), start_model(environment)
+        step_, reference_, kl_ = [], [], []
+        for step in _compared(experiment):
+            own.load_state_dict(dict(read_snapshot(run[0], step).weights))
+            rollout = own_samples(own, environment, seed=draw_seed(experiment.seed, "evaluation", step))
+            mine = row_logps(own, rollout.prompt_CP, rollout.response_BT)
+            for j, (folder, _) in enumerate(references):
+                value = 0.0
+                if folder != run[0]:
+                    other.load_state_dict(dict(read_snapshot(folder, step).weights))
+                    theirs = row_logps(other, rollout.prompt_CP, rollout.response_BT)
+                    value = kl(mine.double(), theirs.double())[rollout.mask_BT].mean().item()
+                step_.append(step)
+                reference_.append(j)
+                kl_.append(value)
+        return {"step": np.array(step_), "reference": np.array(reference_), "kl": np.array(kl_)}
+
+    inputs = [code_digest(ENGINE), run[1], *(digest for _, digest in references)]
+    return derived(root / ENGINE, "kl", *inputs, compute=compute)
+
+
+def _compared(experiment: Experiment) -> list[int]:
+    every = experiment.environment.eval_every
+    return sorted({*range(every, experiment.steps + 1, every), experiment.steps})
+
+
+def _world(
+    plan: WorldPlan,
+    runs: dict[str, StoredRun],
+    distances: dict[tuple[Path, Path], dict[str, np.ndarray]],
+) -> World:
+    on_policy = plan.cells[0]
+    reference = runs[on_policy.experiments[0].fingerprint()].folder
+    steps = np.array(_compared(on_policy.experiments[0]))
+    cells = {}
+    for cell in plan.cells:
+        stored = [runs[e.fingerprint()] for e in cell.experiments]
+        kl = [distances[s.folder, reference]["kl"].reshape(len(steps), -1) for s in stored]
+        accuracy = [s.traces[0].steps["accuracy"][steps - 1] for s in stored]
+        cells[cell.name] = Cell(
+            traces=tuple(s.traces[0] for s in stored),
+            distance=np.stack(kl, axis=1),
+            accuracy=np.stack(accuracy, axis=-1),
+            folders=tuple(str(s.folder) for s in stored),
+        )
+    return World(
+        label=plan.label,
+        group=plan.group,
+        lr=plan.lr,
+        main=plan.main,
+        steps=steps,
+        cells=cells,
+        on_policy=on_policy.name,
+    )
+
+
+def _rows_task(plan: Plan, store: Store, runs: dict[str, StoredRun]) -> list[tuple[Any, tuple[Any, ...]]]:
+    for cell in plan.worlds[0].cells:
+        if cell.name == IS:
+            experiment = cell.experiments[0]
+            stored = runs[experiment.fingerprint()]
+            return [(_rows, (store.root, experiment, (stored.folder, stored.digest)))]
+    return []
+
+
+def _rows(root: Path, experiment: Experiment, run: tuple[Path, str]) -> dict[str, np.ndarray]:
+    """Full rows at prefixes the stale sampler itself visits: as it reports them, and by the trainer twice."""
+
+    def compute() -> dict[str, np.ndarray]:
+        from real.checkpoint import read_snapshot
+        from real.evaluate import held_out, prompt_ids
+        from real.loop import start_model
+        from real.model import row_logps
+
+        snapshot = read_snapshot(run[0], ROWS_STEP)
+        sampler = live_sampler(experiment.environment, experiment.numerics)
+        sampler.sync(dict(snapshot.sampler_weights), 0)
+        rollout = sampler.sample(prompt_ids(held_out(ROWS_PROMPTS)), 2, experiment.seed)
+        model = start_model(experiment.environment)
+        rows = {"logmu": rollout.logmu_BTV}
+        for name, weights in (("logpi_s", snapshot.sampler_weights), ("logpi", snapshot.weights)):
+            model.load_state_dict(dict(weights))
+            rows[name] = row_logps(model, rollout.prompt_CP, rollout.response_BT)
+        live = {name: row[rollout.mask_BT].double().numpy() for name, row in rows.items()}
+        vocabulary = rows["logmu"].shape[-1]
+        return {n: x.reshape(-1) for n, x in live.items()} | {
+            "width": np.full(live["logmu"].size, vocabulary)
+        }
+
+    return derived(root / ENGINE, "rows", code_digest(ENGINE), run[1], str(ROWS_STEP), compute=compute)
+
+
+def _as_rows(columns: dict[str, np.ndarray], tasks: list[tuple[Any, tuple[Any, ...]]]) -> Rows:
+    width = int(columns["width"][0])
+    experiment: Experiment = tasks[0][1][1]
+    logmu, logpi_s, logpi = (columns[n].reshape(-1, width) for n in ("logmu", "logpi_s", "logpi"))
+    what = (
+        f"{len(logmu)} prefixes of the stale {experiment.environment.sampler} sampler, "
+        f"trainer after {ROWS_STEP} updates with IS, seed {experiment.seed}"
+    )
+    return Rows(logmu=logmu, logpi_s=logpi_s, logpi=logpi, what=what)
