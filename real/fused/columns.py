@@ -32,7 +32,7 @@ class Selected(NamedTuple):
     log_tail: Tensor
     """Shape (N,): log of the mass outside the columns, by a sum over what is outside"""
 
-    def part(self, rows: slice, dtype: torch.dtype | None = None) -> Selected:
+    def part(self, rows: slice | Tensor, dtype: torch.dtype | None = None) -> Selected:
         """Return some tokens of it, in another dtype where asked."""
         dtype = self.logp.dtype if dtype is None else dtype
         return Selected(self.logp[rows].to(dtype), self.log_tail[rows].to(dtype))
@@ -87,6 +87,17 @@ class MuTopK:
     def nbytes(self) -> int:
         """Bytes it takes to store."""
         return sum(t.nbytes for t in (self.ids, self.logp, self.logp_a, self.log_tail))
+
+    def sampled_only(self) -> MuTopK:
+        """Return it without the top K, for corrections without a centre; the tail is all but the token."""
+        outside = log_expm1_neg(self.logp_a.clamp(max=0.0))
+        return MuTopK(
+            ids=self.ids[:, :1],
+            logp=self.logp[:, :0],
+            logp_a=self.logp_a,
+            log_tail=outside,
+            version=self.version,
+        )
 
     def part(self, rows: slice | Tensor) -> MuTopK:
         """Return some tokens of it, by slice, indices or mask."""

@@ -164,7 +164,16 @@ def _rows_to_gradient(
 
 @cache
 def _compiled(rule: Correction, temperature: float) -> Callable[..., tuple[Tensor, Tensor]]:
-    return torch.compile(partial(_rows_to_gradient, rule, temperature), dynamic=False, fullgraph=True)
+    turn = torch.compile(partial(_rows_to_gradient, rule, temperature), dynamic=False, fullgraph=True)
+
+    def quietly(*arguments: Any) -> tuple[Tensor, Tensor]:
+        with warnings.catch_warnings():
+            # the array-API shim caches its look-ups, which tracing points out once
+            warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
+            warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"torch\..*")
+            return turn(*arguments)
+
+    return quietly
 
 
 class _RowLoss(torch.autograd.Function):
@@ -208,14 +217,7 @@ class _RowLoss(torch.autograd.Function):
             for low in range(0, len(z), block):
                 b = slice(low, min(low + block, len(z)))
                 at = slice(start + b.start, start + b.stop)
-                with warnings.catch_warnings():
-                    # the array-API shim caches its look-ups, which tracing points out once
-                    warnings.filterwarnings(
-                        "ignore", message="Dynamo detected a call to a `functools.lru_cache`"
-                    )
-                    value, logp[at] = turn(
-                        z[b], None if s is None else s[b], a[b], advantage[at], mu[b], t[b]
-                    )
+                value, logp[at] = turn(z[b], None if s is None else s[b], a[b], advantage[at], mu[b], t[b])
                 loss += value
             if gradients.wanted:
                 gradients.add(rows, z, h)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -50,6 +51,12 @@ class FrozenWeights:
         finally:
             for parameter, data in zip(model.parameters(), live, strict=True):
                 parameter.data = data
+
+    @torch.no_grad()
+    def distance(self, model: nn.Module) -> float:
+        """Euclidean norm of the model's weights minus the copy, summed in float64."""
+        pairs = zip(model.parameters(), self._weights, strict=True)
+        return math.sqrt(sum(float((p - w.to(p.device)).double().square().sum()) for p, w in pairs))
 
     @property
     def nbytes(self) -> int:

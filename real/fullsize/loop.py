@@ -1,0 +1,324 @@
+"""The run of a full-size experiment: sample, reward, correct, step, measure at the new weights, sync.
+
+The same order and the same seeds' purposes as `real.loop`; what differs is that rows are columns, and that
+nothing of the size tokens x vocabulary exists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from real import countdown
+from real.evaluate import HELD_OUT_SEED, Evaluation
+from real.fullsize.devices import DevicePlan, cards, place
+from real.fullsize.engine import FullRollout, FullSampler, check_vocabulary, choice_of, engine_arguments
+from real.fullsize.load import read_config, read_model, read_tokenizer
+from real.fullsize.memory import estimate
+from real.fullsize.prompts import prompt_tokens, rewards
+from real.fullsize.settings import FullSize
+from real.fullsize.trainer import FullStep, FullTrainer
+from real.fused.stale import FrozenWeights
+from real.loop import draw_seed
+from real.sync import SyncError
+from real.trainer import Diverged
+from theory.advantage import advantages
+from theory.estimate import mean_estimate
+from theory.experiment import Experiment
+from theory.records import OFF_SUPPORT_BELOW, StepRecord, Trace, trace_of
+from theory.resync import should_resync
+from theory.token_measures import token_measures
+
+LARGEST_EXACT = 1e-3
+"""Rms of log(mu/pi_s), nats, that a batch right after a sync may show where both compute in float32"""
+LARGEST_BFLOAT16 = 0.1
+"""The same where one computes in bfloat16: ten times what its rounding leaves on small models"""
+LARGEST_GROWTH = 3.0
+"""Factor by which an engine that rounds may leave more after a sync than it left when it was loaded"""
+
+
+class Update(NamedTuple):
+    """One batch and what was made of it."""
+
+    rollout: FullRollout
+    taken: FullStep
+    measures: dict[str, float]
+    tokens: dict[str, np.ndarray]
+    """Columns of TOKEN_COLUMNS"""
+    sequences: dict[str, np.ndarray]
+    """Columns of SEQUENCE_COLUMNS"""
+
+
+class FullRun(NamedTuple):
+    """What a run leaves."""
+
+    trace: Trace
+    evaluations: Mapping[int, Evaluation]
+    """Held-out measures by step; empty where no evaluation was asked for"""
+    tail_mass: Mapping[int, float]
+    """Mean mass outside the sampler's columns, by step"""
+    stopped: str | None
+    """Why the run ended before its last step; None if it did not"""
+
+
+def run(
+    experiment: Experiment,
+    *,
+    on_step: Callable[[StepRecord], None] | None = None,
+    tokenizer: Any = None,
+) -> FullRun:
+    """Run one experiment on a full-size model.
+
+    Parameters
+    ----------
+    experiment : Experiment
+        Its environment is a `FullSize`.
+    on_step : callable, optional
+        Gets each step's record.
+    tokenizer : optional
+        In place of the model's own: for models without one.
+
+    Returns
+    -------
+    FullRun
+
+    Raises
+    ------
+    ValueError
+        For settings that cannot run here, before anything is loaded.
+    SyncError
+        If the engine did not take the weights.
+    """
+    environment = experiment.environment
+    if not isinstance(environment, FullSize):
+        raise ValueError(f"a full-size run needs a FullSize environment, got {type(environment).__name__}")
+    devices = place(environment.devices, cards())
+    loop = FullLoop(experiment, environment, devices, tokenizer)
+    try:
+        return loop.run(on_step)
+    finally:
+        loop.close()
+
+
+class FullLoop:
+    """One run in progress; `smoke` drives its parts one by one."""
+
+    def __init__(
+        self, experiment: Experiment, environment: FullSize, devices: DevicePlan, tokenizer: Any = None
+    ) -> None:
+        self.experiment, self.environment = experiment, environment
+        config = read_config(environment.model)
+        check_vocabulary(config, environment)
+        self.need = estimate(config, environment, devices, responses=experiment.prompts * experiment.samples)
+        choice = choice_of(environment, experiment.numerics, devices, seed=experiment.seed)
+        arguments = engine_arguments(environment, choice, devices, self.need, seed=0)
+        if tokenizer is not None:
+            arguments["skip_tokenizer_init"] = True
+        self.tokenizer = read_tokenizer(environment.model) if tokenizer is None else tokenizer
+        self.rms_at_load: float | None = None
+        self.rounds = choice.recipe is not None or environment.precision == "fp8"
+        # the engine first: it measures the card's free memory, and takes its share before the trainer grows
+        self.sampler = FullSampler(environment, choice, arguments)
+        model = read_model(
+            environment.model,
+            device=devices.trainer,
+            gradient_checkpointing=environment.gradient_checkpointing,
+        )
+        self.trainer = FullTrainer(
+            model,
+            experiment.correction,
+            lr=experiment.lr,
+            environment=environment,
+            minibatches=experiment.minibatches,
+        )
+        self.initial = FrozenWeights(model, device="cpu") if environment.eval_prompts else None
+
+    def close(self) -> None:
+        """Give the engine's memory back."""
+        self.sampler.close()
+
+    def run(self, on_step: Callable[[StepRecord], None] | None) -> FullRun:
+        """From the start to the last step."""
+        records: list[StepRecord] = []
+        evaluations: dict[int, Evaluation] = {}
+        tails: dict[int, float] = {}
+        stopped = None
+        self._evaluate(0, evaluations)
+        for step in range(1, self.experiment.steps + 1):
+            clock = time.perf_counter()
+            try:
+                done = self.update(step)
+            except Diverged as error:
+                stopped = f"step {step}: {error}"
+                break
+            measures = done.measures
+            tails[step] = done.taken.tail.mean
+            measures["resynced"] = self._sync_if_due(measures)
+            measures["seconds_sync"] = (
+                time.perf_counter() - clock - measures["seconds_sample"] - measures["seconds_train"]
+            )
+            clock = time.perf_counter()
+            if step % self.environment.eval_every == 0 or step == self.experiment.steps:
+                self._evaluate(step, evaluations)
+            if step in evaluations:
+                measures["accuracy"] = evaluations[step].accuracy.value
+                measures["off_support"] = evaluations[step].off_support
+            measures["seconds_evaluate"] = time.perf_counter() - clock
+            record = StepRecord(step=step, measures=measures, tokens=done.tokens, sequences=done.sequences)
+            records.append(record)
+            if on_step is not None:
+                on_step(record)
+        return FullRun(trace_of(records), evaluations, tails, stopped)
+
+    def rollout(self, step: int) -> tuple[FullRollout, Tensor]:
+        """Sample one batch and judge it; rewards have shape (prompts, samples)."""
+        experiment = self.experiment
+        problems = countdown.problems(experiment.prompts, seed=draw_seed(experiment.seed, "problems", step))
+        longest = self.environment.max_prompt_tokens
+        prompts = [prompt_tokens(self.tokenizer, p, longest=longest) for p in problems]
+        rollout = self.sampler.sample(
+            prompts, experiment.samples, draw_seed(experiment.seed, "responses", step)
+        )
+        reward_CN = torch.tensor(rewards(self.tokenizer, problems, rollout.responses))
+        return rollout, reward_CN.reshape(experiment.prompts, experiment.samples)
+
+    def update(self, step: int) -> Update:
+        """One batch, one update, its measures and tables."""
+        start = time.perf_counter()
+        rollout, reward_CN = self.rollout(step)
+        sampled = time.perf_counter()
+        version = self.trainer.version
+        advantage_B = advantages(reward_CN, baseline=self.experiment.baseline).reshape(-1)
+        taken = self.trainer.step(rollout, advantage_B)
+        trained = time.perf_counter()
+        mask_BT, tables = _padded(rollout, taken)
+        measures = token_measures(*tables, mask=mask_BT)
+        if taken.synced:
+            self.check_sync(measures["discrepancy_rms"])
+        measures |= {
+            "reward": reward_CN.mean().item(),
+            "lag_norm": self.trainer.lag_norm(),
+            "synced": float(taken.synced),
+            "seconds_sample": sampled - start,
+            "seconds_train": trained - sampled,
+        }
+        if not np.isnan(taken.update_norm):
+            measures["update_norm"] = taken.update_norm
+        return Update(
+            rollout=rollout,
+            taken=taken,
+            measures=measures,
+            tokens=_token_table(step, rollout, taken, advantage_B),
+            sequences=_sequence_table(step, rollout, reward_CN, version),
+        )
+
+    def check_sync(self, rms: float) -> None:
+        """Refuse an engine that computes something else than the trainer at equal weights."""
+        exact = self.environment.precision == "fp32" and self.trainer.device.type == "cpu"
+        bound = LARGEST_EXACT if exact else LARGEST_BFLOAT16
+        if self.rounds:  # how much depends on format and model: the engine as loaded is the measure
+            self.rms_at_load = rms if self.rms_at_load is None else self.rms_at_load
+            bound = LARGEST_GROWTH * self.rms_at_load
+        if not rms <= bound:
+            raise SyncError(
+                f"right after a sync the engine must give the trainer's log-probs to {bound:g} nats rms, "
+                f"got {rms:.3g}; it did not take the weights, or samples from another distribution"
+            )
+
+    def sync(self) -> float:
+        """Push the trainer's weights; seconds it took."""
+        start = time.perf_counter()
+        self.sampler.sync(self.trainer.model.state_dict(), self.trainer.version)
+        self.trainer.took_sync()
+        return time.perf_counter() - start
+
+    def _sync_if_due(self, measures: Mapping[str, float]) -> float:
+        """Sync where the ESS rule or the schedule asks for it; 1.0 if it was the ESS rule."""
+        rule, trainer = self.experiment.correction, self.trainer
+        since = (trainer.version - trainer.frozen.version) // self.experiment.minibatches
+        fires = should_resync(measures[f"ess_{rule.resync_level}"], rule.resync_below)
+        due = should_resync(1.0, 0.0, steps_since=since, sync_every=self.experiment.sync_every)
+        if fires or due:
+            self.sync()
+        return float(bool(fires))
+
+    def _evaluate(self, step: int, evaluations: dict[int, Evaluation]) -> None:
+        """Measure the trainer's policy with the engine: push its weights, then put the stale ones back."""
+        environment, trainer = self.environment, self.trainer
+        if environment.eval_prompts == 0 or self.initial is None:
+            return
+        problems = countdown.problems(environment.eval_prompts, seed=HELD_OUT_SEED, split="test")
+        prompts = [prompt_tokens(self.tokenizer, p, longest=environment.max_prompt_tokens) for p in problems]
+        lagging = trainer.version != trainer.frozen.version
+        if lagging:
+            self.sampler.sync(trainer.model.state_dict(), trainer.version)
+        seed = draw_seed(self.experiment.seed, "evaluation", step)
+        rollout = self.sampler.sample(prompts, environment.eval_samples, seed)
+        if lagging:
+            with trainer.frozen.inside(trainer.model):
+                self.sampler.sync(trainer.model.state_dict(), trainer.frozen.version)
+        right = [r > 0 for r in rewards(self.tokenizer, problems, rollout.responses)]
+        with self.initial.inside(trainer.model):
+            first = trainer.columns(rollout, rollout.mu.to(trainer.device), sampled_only=True).logp
+        evaluations[step] = Evaluation(
+            accuracy=mean_estimate([float(x) for x in right], unit="share"),
+            entropy=float("nan"),
+            off_support=(first.exp() < OFF_SUPPORT_BELOW).double().mean().item(),
+            length=sum(rollout.lengths) / len(rollout.lengths),
+        )
+
+
+def _padded(rollout: FullRollout, taken: FullStep) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
+    """Mask (B, T) and log mu, log pi_s, log pi at the sampled tokens, padded with 0."""
+    lengths = torch.tensor(rollout.lengths)
+    mask_BT = torch.arange(max(int(lengths.max()), 1)) < lengths[:, None]
+
+    def table(x_N: Tensor) -> Tensor:
+        out = torch.zeros(mask_BT.shape)
+        out[mask_BT] = x_N.float()
+        return out
+
+    return mask_BT, (table(rollout.mu.logp_a), table(taken.logpi_s_N), table(taken.logpi_N))
+
+
+def _token_table(
+    step: int, rollout: FullRollout, taken: FullStep, advantage_B: Tensor
+) -> dict[str, np.ndarray]:
+    """Columns of TOKEN_COLUMNS, one row per response token."""
+    lengths = np.array(rollout.lengths)
+    count = int(lengths.sum())
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return {
+        "step": np.full(count, step, dtype=np.int32),
+        "sequence": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
+        "position": (np.arange(count) - starts).astype(np.int32),
+        "token": rollout.mu.ids[:, 0].numpy(),
+        "mask": np.ones(count, dtype=bool),
+        "logmu": rollout.mu.logp_a.numpy(),
+        "logpi_s": taken.logpi_s_N.numpy(),
+        "logpi": taken.logpi_N.numpy(),
+        "advantage": np.repeat(advantage_B.numpy(), lengths),
+    }
+
+
+def _sequence_table(
+    step: int, rollout: FullRollout, reward_CN: Tensor, trainer_version: int
+) -> dict[str, np.ndarray]:
+    """Columns of SEQUENCE_COLUMNS, one row per response."""
+    count = len(rollout.responses)
+    number = np.arange(count, dtype=np.int32)
+    return {
+        "step": np.full(count, step, dtype=np.int32),
+        "sequence": number,
+        "group": number // rollout.samples,
+        "reward": reward_CN.reshape(-1).numpy(),
+        "length": np.array(rollout.lengths, dtype=np.int32),
+        "finish_reason": np.array(rollout.finish),
+        "sampler_version": np.full(count, rollout.mu.version, dtype=np.int32),
+        "trainer_version": np.full(count, trainer_version, dtype=np.int32),
+    }
