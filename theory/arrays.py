@@ -30,14 +30,30 @@ def logsumexp(x: Array, /, *, axis: int = -1, keepdims: bool = False) -> Array:
     """
     xp = namespace(x)
     top = xp.max(x, axis=axis, keepdims=True)
-    # inf - inf is NaN: an infinite maximum is not subtracted, so exp gives inf (or 0) on its own
-    shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-    # -inf is guarded by the sum being 0; log(0) would warn in NumPy
+    shift = finite_or_zero(top)
     total = xp.sum(xp.exp(x - shift), axis=axis, keepdims=True)
-    out = xp.where(total > 0, xp.log(xp.where(total > 0, total, xp.ones_like(total))) + shift, top)
-    # total is NaN when an entry is: the comparison above is False and max may have dropped the NaN
-    out = xp.where(xp.isnan(total), total, out)
+    out = log_of_sum(total, shift)
     return out if keepdims else xp.squeeze(out, axis=axis)
+
+
+def finite_or_zero(top: Array, /) -> Array:
+    """Return the shift that keeps exponentials in range: a maximum, but 0 where it is infinite.
+
+    inf - inf is NaN; unshifted, exp gives inf (or 0) on its own.
+    """
+    xp = namespace(top)
+    return xp.where(xp.isinf(top), xp.zeros_like(top), top)
+
+
+def log_of_sum(total: Array, shift: Array, /) -> Array:
+    """``log(total) + shift`` of a shifted sum of exponentials; -inf for an empty sum, without a warning."""
+    xp = namespace(total, shift)
+    positive = total > 0
+    log = xp.log(xp.where(positive, total, xp.ones_like(total))) + shift
+    # a NaN total compares false as well and must not become -inf
+    return xp.where(
+        positive | xp.isnan(total), xp.where(positive, log, total), -float("inf") * xp.ones_like(log)
+    )
 
 
 def log_softmax(logits: Array, /, *, axis: int = -1) -> Array:
@@ -51,6 +67,17 @@ def masked(x: Array, mask: Array | None, fill: float) -> Array:
         return x
     xp = namespace(x)
     return xp.where(mask, x, xp.full_like(x, fill))
+
+
+def count(x: Array, mask: Array | None, /, *, axis: int = -1, dtype: Any = None) -> Array:
+    """How many entries of `x` along `axis` a mask keeps, as a float; the axis stays with length one."""
+    xp = namespace(x)
+    wide = x.dtype if dtype is None else dtype
+    if mask is None:
+        kept = xp.sum(x, axis=axis, keepdims=True, dtype=wide)  # for its shape and device
+        return xp.full_like(kept, float(x.shape[axis]))
+    ones = xp.where(mask, xp.ones_like(x), xp.zeros_like(x))
+    return xp.sum(ones, axis=axis, keepdims=True, dtype=wide)
 
 
 def log_expm1_neg(x: Array, /) -> Array:

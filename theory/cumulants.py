@@ -100,4 +100,9 @@ def cumulants(
     nan = xp.full_like(mean, float("nan"))
     first = xp.where(xp.squeeze(nothing, axis=axis), nan, mean)
     exists = xp.isfinite(first)
-    return Cumulants(first, *(xp.where(exists, k, nan) for k in (m2, m3, m4 - 3 * m2**2)))
+    return from_central(first, *(xp.where(exists, m, nan) for m in (m2, m3, m4)))
+
+
+def from_central(mean: Array, m2: Array, m3: Array, m4: Array, /) -> Cumulants:
+    """Cumulants from the mean and the central moments of second to fourth order."""
+    return Cumulants(mean, m2, m3, m4 - 3 * m2**2)

@@ -61,11 +61,12 @@ def split(logmu: Array, logpi_s: Array, logpi: Array, /) -> Split:
     ValueError
         If the shapes differ: broadcasting would pair the wrong tokens.
     """
-    _same_shape(logmu, logpi_s, logpi)
+    same_shape(logmu, logpi_s, logpi)
     return Split(logmu - logpi_s, logpi_s - logpi)
 
 
-def _same_shape(logmu: Array, logpi_s: Array, logpi: Array) -> None:
+def same_shape(logmu: Array, logpi_s: Array, logpi: Array, /) -> None:
+    """Refuse log-probabilities whose shapes differ (ValueError): broadcasting would pair the wrong tokens."""
     shapes = tuple(tuple(x.shape) for x in (logmu, logpi_s, logpi))
     if len(set(shapes)) > 1:
         raise ValueError(
@@ -110,7 +111,7 @@ def kl_split(logmu: Array, logpi_s: Array, logpi: Array, /) -> KLSplit:
         Four arrays of shape (...); discrepancy and lag do NOT add in KL unless `cross` vanishes.
     """
     xp = namespace(logmu, logpi_s, logpi)
-    _same_shape(logmu, logpi_s, logpi)
+    same_shape(logmu, logpi_s, logpi)
     lag = _gap(logpi_s, logpi)
     cross = _expect(xp.exp(logmu), lag) - _expect(xp.exp(logpi_s), lag)
     return KLSplit(kl(logmu, logpi), kl(logmu, logpi_s), kl(logpi_s, logpi), cross)
@@ -120,7 +121,7 @@ def variance_split(logmu: Array, logpi_s: Array, logpi: Array, /) -> VarianceSpl
     """Variance under mu of ``log(mu/pi)`` and of its two terms, exact over full rows (..., K)."""
     xp = namespace(logmu, logpi_s, logpi)
     mu = xp.exp(logmu)
-    _same_shape(logmu, logpi_s, logpi)
+    same_shape(logmu, logpi_s, logpi)
     d, lag = _gap(logmu, logpi_s), _gap(logpi_s, logpi)
     d = d - _expect(mu, d)[..., None]
     lag = lag - _expect(mu, lag)[..., None]

@@ -7,9 +7,9 @@ reaches. Everything here is pooled and raw: no clipping, no average over micro-b
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from theory.arrays import Array, logsumexp, masked, namespace
+from theory.arrays import Array, count, finite_or_zero, log_of_sum, logsumexp, masked, namespace
 
 
 class EssState(NamedTuple):
@@ -22,8 +22,14 @@ class EssState(NamedTuple):
     log_max_w: Array
 
 
-def ess_state(log_ratio: Array, /, *, mask: Array | None = None, axis: int = -1) -> EssState:
-    """Summarise log ratios along `axis` for `ess_from_state`; masked entries never matter."""
+def ess_state(
+    log_ratio: Array, /, *, mask: Array | None = None, axis: int = -1, dtype: Any = None
+) -> EssState:
+    """Summarise log ratios along `axis` for `ess_from_state`; masked entries never matter.
+
+    `dtype` is the type sums are kept in, that of the ratios if left out: a long stream of float32 wants
+    float64.
+    """
     xp = namespace(log_ratio)
     x = masked(log_ratio, mask, -float("inf"))
     if x.shape[axis] == 0:
@@ -31,12 +37,16 @@ def ess_state(log_ratio: Array, /, *, mask: Array | None = None, axis: int = -1)
         zero = xp.sum(x, axis=axis)  # the library's own empty sum: right dtype and device
         none = xp.reshape(zero - float("inf"), shape)
         return EssState(zero, none, none, none)
-    ones = xp.ones_like(x) if mask is None else xp.where(mask, xp.ones_like(x), xp.zeros_like(x))
+    wide = x.dtype if dtype is None else dtype
+    top = xp.max(x, axis=axis, keepdims=True)
+    w = xp.exp(x - finite_or_zero(top))
+    largest = xp.astype(xp.squeeze(top, axis=axis), wide)
+    shift = finite_or_zero(largest)
     return EssState(
-        xp.sum(ones, axis=axis),
-        logsumexp(x, axis=axis),
-        logsumexp(2 * x, axis=axis),
-        xp.max(x, axis=axis),
+        xp.squeeze(count(x, mask, axis=axis, dtype=wide), axis=axis),
+        log_of_sum(xp.sum(w, axis=axis, dtype=wide), shift),
+        log_of_sum(xp.astype(xp.vecdot(w, w, axis=axis % x.ndim - x.ndim), wide), 2 * shift),
+        largest,
     )
 
 

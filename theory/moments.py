@@ -1,0 +1,262 @@
+r"""Moments of log ratios that can be streamed: states of blocks, shards or workers merge to that of all.
+
+A `MomentState` holds n, the mean, and sums of the second to fourth powers of deviations from it; these add
+without the cancellation of raw power sums (Pebay 2008). With an `EssState` beside it every pooled measure of
+a batch follows: ESS, cumulants, mean ratio, the k3 estimate of a KL divergence, chi-square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from theory.arrays import Array, count, masked, namespace
+from theory.cumulants import Cumulants, from_central
+from theory.decomposition import same_shape
+from theory.ess import EssState, ess_from_state, ess_state, merge_states
+
+BLOCK = 32_768
+"""Tokens `statistics` handles at a time: the few arrays of that size it makes stay in a core's cache, which
+is most of its speed. Twice as many are slower: the allocator then maps fresh pages for each."""
+
+
+class MomentState(NamedTuple):
+    """Moments of a set of numbers, arrays of one shape (...); all zero for no numbers."""
+
+    n: Array
+    """How many, as a float"""
+    mean: Array
+    m2: Array
+    """Sum, not mean, of ``(x - mean)^2``; likewise the next two"""
+    m3: Array
+    m4: Array
+
+
+class RatioState(NamedTuple):
+    """What is kept of a set of ratios w."""
+
+    ess: EssState
+    moments: MomentState
+    """Of log w"""
+
+
+class Statistics(NamedTuple):
+    """What is kept of a batch's tokens."""
+
+    lag: RatioState
+    """``w = pi/pi_s``"""
+    total: EssState
+    """``pi/mu``"""
+    discrepancy: MomentState
+    """``log(mu/pi_s)``"""
+
+
+def moment_state(x: Array, /, *, mask: Array | None = None, axis: int = -1, dtype: Any = None) -> MomentState:
+    """Summarise numbers along `axis`; masked entries never matter.
+
+    Parameters
+    ----------
+    x : array, shape (..., n)
+        Log ratios in nats.
+    mask : array of bool, same shape, optional
+        True where the entry counts.
+    axis : int
+        The axis of the draws.
+    dtype : optional
+        Type the sums are kept in, that of `x` if left out: a long stream of float32 wants float64.
+
+    Returns
+    -------
+    MomentState
+        Arrays of shape (...). An infinite number makes the mean infinite and the rest NaN; a NaN, all of it.
+    """
+    xp = namespace(x)
+    wide = x.dtype if dtype is None else dtype
+    kept = masked(x, mask, 0.0)
+    n = count(x, mask, axis=axis, dtype=wide)
+    some = xp.where(n > 0, n, xp.ones_like(n))
+    mean = xp.sum(kept, axis=axis, keepdims=True, dtype=wide) / some
+    exists = xp.isfinite(mean)
+    about = xp.astype(xp.where(exists, mean, xp.zeros_like(mean)), x.dtype)
+    dev = masked(kept - about, mask, 0.0)
+    square = dev * dev
+    last = axis % x.ndim - x.ndim
+
+    def moment(value: Array) -> Array:
+        value = xp.astype(value, wide)
+        return xp.where(xp.squeeze(exists, axis=axis), value, float("nan") * xp.ones_like(value))
+
+    s2 = moment(xp.sum(square, axis=axis, dtype=wide))
+    s3 = moment(xp.vecdot(square, dev, axis=last))
+    s4 = moment(xp.vecdot(square, square, axis=last))
+    n, mean, about = (xp.squeeze(v, axis=axis) for v in (n, mean, xp.astype(about, wide)))
+    # deviations are from the mean as the entries' type can write it: move them to the mean itself
+    off = xp.where(xp.isfinite(mean), mean - about, xp.zeros_like(mean))
+    return MomentState(
+        n,
+        mean,
+        s2 - n * off**2,
+        s3 - 3 * off * s2 + 2 * n * off**3,
+        s4 - 4 * off * s3 + 6 * off**2 * s2 - 3 * n * off**4,
+    )
+
+
+def merge_moments(a: MomentState, b: MomentState, /) -> MomentState:
+    """State of the union of two disjoint sets of numbers."""
+    xp = namespace(a.mean, b.mean)
+    n = a.n + b.n
+    some = xp.where(n > 0, n, xp.ones_like(n))
+    p, q = a.n / some, b.n / some
+    exists = xp.isfinite(a.mean) & xp.isfinite(b.mean)
+    gap = xp.where(exists, b.mean, xp.zeros_like(n)) - xp.where(exists, a.mean, xp.zeros_like(n))
+    # an empty set keeps its neutral mean of 0 out of the sum
+    mean = xp.where(
+        exists,
+        xp.where(p >= q, a.mean + gap * q, b.mean - gap * p),
+        xp.where(a.n > 0, a.mean, xp.zeros_like(n)) + xp.where(b.n > 0, b.mean, xp.zeros_like(n)),
+    )
+    pq = n * p * q
+    m2 = a.m2 + b.m2 + gap**2 * pq
+    m3 = a.m3 + b.m3 + gap**3 * pq * (p - q) + 3 * gap * (p * b.m2 - q * a.m2)
+    m4 = a.m4 + b.m4 + gap**4 * pq * (p * p - p * q + q * q)
+    m4 = m4 + 6 * gap**2 * (p * p * b.m2 + q * q * a.m2) + 4 * gap * (p * b.m3 - q * a.m3)
+    return MomentState(n, mean, m2, m3, m4)
+
+
+def ratio_state(
+    log_ratio: Array, /, *, mask: Array | None = None, axis: int = -1, dtype: Any = None
+) -> RatioState:
+    """Summarise ratios along `axis` from their logs; arguments as of `moment_state`."""
+    return RatioState(
+        ess_state(log_ratio, mask=mask, axis=axis, dtype=dtype),
+        moment_state(log_ratio, mask=mask, axis=axis, dtype=dtype),
+    )
+
+
+def merge_ratios(a: RatioState, b: RatioState, /) -> RatioState:
+    """State of the union of two disjoint sets of ratios."""
+    return RatioState(merge_states(a.ess, b.ess), merge_moments(a.moments, b.moments))
+
+
+def cumulants_of(state: MomentState, /) -> Cumulants:
+    """First four cumulants of a summarised set, plain averages; NaN for no numbers."""
+    n, mean, m2, m3, m4 = state
+    xp = namespace(n)
+    some = xp.where(n > 0, n, float("nan") * xp.ones_like(n))
+    return from_central(mean * (some / some), m2 / some, m3 / some, m4 / some)
+
+
+def root_mean_square(state: MomentState, /) -> Array:
+    """Root of the mean square of the numbers themselves, in their unit; NaN for none."""
+    mean, variance, _, _ = cumulants_of(state)
+    return namespace(state.n).sqrt(mean**2 + variance)
+
+
+def mean_ratio(state: EssState, /) -> Array:
+    """Mean of w; 1 minus it estimates the mass the sampler cannot reach, as E w = 1 where it reaches all."""
+    return _mean_power(state.n, state.log_sum_w)
+
+
+def _mean_power(n: Array, log_sum: Array) -> Array:
+    xp = namespace(n)
+    return xp.exp(log_sum) / xp.where(n > 0, n, float("nan") * xp.ones_like(n))
+
+
+def kl_k3(state: RatioState, /) -> Array:
+    """Estimate ``E[w - 1 - log w]`` of ``KL(pi_s||pi)`` in nats, never negative (Schulman's k3)."""
+    return mean_ratio(state.ess) - 1 - cumulants_of(state.moments).k1
+
+
+def chi_square(state: EssState, /) -> Array:
+    """``E (w - 1)^2``, which is ``1/ESS - 1`` where E w = 1."""
+    return _mean_power(state.n, state.log_sum_w2) - 2 * mean_ratio(state) + 1
+
+
+def statistics(
+    logmu: Array, logpi_s: Array, logpi: Array, /, *, mask: Array | None = None, block: int = BLOCK
+) -> Statistics:
+    """Summarise a batch's tokens in one pass over blocks that fit the cache; under jit only without a mask.
+
+    Parameters
+    ----------
+    logmu, logpi_s, logpi : arrays of one shape
+        Log-probabilities of the same tokens, nats. float32 will do: sums are kept in float64 where the
+        library has it.
+    mask : array of bool, same shape, optional
+        True at response tokens; what stands elsewhere, NaN included, never matters.
+    block : int
+        Tokens handled at a time.
+
+    Returns
+    -------
+    Statistics
+        Scalars; two of them merge by `merge_statistics`.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or `block` is below 1.
+    """
+    if block < 1:
+        raise ValueError(f"a block needs at least one token, got {block}; leave it at {BLOCK}")
+    xp = namespace(logmu, logpi_s, logpi)
+    available = xp.__array_namespace_info__().dtypes(kind="real floating")
+    wide = available.get("float64", logpi.dtype)
+    same_shape(logmu, logpi_s, logpi)
+    flat = [xp.reshape(x, (-1,)) for x in (logmu, logpi_s, logpi)]
+    keep = None if mask is None else xp.reshape(mask, (-1,))
+    n = flat[0].shape[0]
+    found = []
+    for start in range(0, max(n, 1), block):
+        part = slice(start, min(start + block, n))
+        mu, pi_s, pi = (x[part] if keep is None else x[part][keep[part]] for x in flat)
+        found.append(
+            Statistics(
+                ratio_state(pi - pi_s, dtype=wide),
+                ess_state(pi - mu, dtype=wide),
+                moment_state(mu - pi_s, dtype=wide),
+            )
+        )
+    stacked = _leaves(lambda *x: namespace(*x).stack(x), *found)
+    return _merged(stacked, len(found), merge_statistics)
+
+
+def merge_statistics(a: Statistics, b: Statistics, /) -> Statistics:
+    """Statistics of two batches, shards or workers together."""
+    return Statistics(
+        merge_ratios(a.lag, b.lag),
+        merge_states(a.total, b.total),
+        merge_moments(a.discrepancy, b.discrepancy),
+    )
+
+
+State = TypeVar("State", bound=tuple)
+
+
+def _leaves(f: Callable[..., Array], *states: State) -> State:
+    """Apply `f` to corresponding arrays of states, which are named tuples of arrays or of such tuples."""
+    parts = (_leaves(f, *x) if isinstance(x[0], tuple) else f(*x) for x in zip(*states, strict=True))
+    return type(states[0])(*parts)
+
+
+def _merged(left: State, size: int, merge: Callable[[State, State], State]) -> State:
+    """Merge `size` states that are stacked along a first axis, by halves: few calls, little rounding."""
+    if size == 1:
+        return _leaves(lambda x: x[0], left)
+    half = size // 2
+    both = merge(_leaves(lambda x: x[:half], left), _leaves(lambda x: x[half : 2 * half], left))
+    odd = _leaves(lambda x: x[2 * half :], left)
+    return _merged(_leaves(lambda *x: namespace(*x).concat(x), both, odd), size - half, merge)
+
+
+def step_measures(state: Statistics, /) -> dict[str, float]:
+    """Figures of a step, under the names of STEP_COLUMNS; what has no tokens is NaN."""
+    found = {
+        "ess_token": ess_from_state(state.lag.ess),
+        "ess_total": ess_from_state(state.total),
+        "mean_w": mean_ratio(state.lag.ess),
+        "discrepancy_rms": root_mean_square(state.discrepancy),
+        "lag_rms": root_mean_square(state.lag.moments),
+        **cumulants_of(state.lag.moments)._asdict(),
+    }
+    return {name: float(value) for name, value in found.items()}
