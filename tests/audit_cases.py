@@ -697,7 +697,7 @@ PUBLIC: Mapping[str, Case] = MappingProxyType(
         "C24": Case(kind=NUMERICS, make=growing_with_position, formats=("canonical", "nemo_rl")),
         "C24 curve": Case(kind=NUMERICS, make=curve_probability, formats=("csv",)),
         "C26": Case(kind=NUMERICS, make=broken_kv, formats=("canonical", "nemo_rl")),
-        "C28": Case(kind=NUMERICS, make=wrong_definition, formats=("canonical", "nemo_rl")),
+        "C28": Case(kind=NUMERICS, make=wrong_definition, formats=("canonical",)),
         "C28 curve": Case(kind=NUMERICS, make=curve_level, formats=("csv",)),
         "C29": Case(kind=NUMERICS, make=one_row_in_six, formats=("canonical", "nemo_rl")),
         "C31": Case(kind=NUMERICS, make=trainer_self_noise),

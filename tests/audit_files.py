@@ -208,3 +208,19 @@ def curve(columns: dict[str, Any], path: Path) -> Path:
     else:
         path.write_text("".join(json.dumps(dict(zip(names, map(float, row), strict=True))) + "\n" for row in rows))
     return path
+
+
+def write(form: str, made: Any, folder: Path) -> Path:
+    """A log or a curve in the named format, inside `folder`."""
+    if isinstance(made, dict):
+        return curve(made, folder / ("metrics.csv" if form == "csv" else "metrics.jsonl"))
+    writers = {
+        "canonical": (canonical, "trace.jsonl"),
+        "nemo_rl": (nemo_rl, "nemo"),
+        "prime_rl": (prime_rl, "token_exports"),
+        "slime": (slime, "dump"),
+        "open_instruct": (open_instruct, "rollouts.jsonl"),
+        "vllm_chat": (vllm_chat, "responses.jsonl"),
+    }
+    writer, name = writers[form]
+    return writer(log=made, **{"path" if "." in name else "folder": folder / name})

@@ -22,6 +22,8 @@ TOKENS_PER_BLOCK = 1 << 17
 """Tokens packed at a time: the memory of a block is about 200 bytes a token, Python lists included"""
 
 FLOAT_COLUMNS = ("logmu", "logpi_s", "logpi", "entropy", "kept_mass", "advantage")
+PER_ROW = ("advantage", "kept_mass")
+"""Columns that may be one number for the whole row"""
 ROW_EXTRAS = ("file", "line", "prompt", "pack", "length_error", "mixed_version", "id_error")
 """file, line: where the row stands; prompt: key of its prompt ids; pack: place in its pack; length_error: log-probs
 minus ids; mixed_version: sampled by several weights at unknown places; id_error: ids that two lists tell differently"""
@@ -101,9 +103,12 @@ def blocks(rows: Iterable[Row], /, *, size: int = TOKENS_PER_BLOCK) -> Iterator[
 
 def _length(row: Row) -> int:
     """Tokens of a row: that of its ids, else of the first list of log-probs there is."""
-    for values in (row.token, row.logmu, row.logpi_s, row.logpi):
-        if values is not None:
+    for name in ("token", "logmu", "logpi_s", "logpi"):
+        values = getattr(row, name)
+        if isinstance(values, list):
             return len(values)
+        if values is not None:
+            raise _not_numbers(row, name, values)
     return 0
 
 
@@ -167,7 +172,7 @@ def _floats(rows: list[Row], name: str, lists: list[Any], lengths: list[int]) ->
             fitted.append(values if len(values) == n else (values + [None] * n)[:n])
         elif isinstance(values, np.ndarray) and values.ndim == 1:
             fitted.append((values.tolist() + [None] * n)[:n])
-        elif isinstance(values, (int, float)):
+        elif name in PER_ROW and isinstance(values, (int, float)) and not isinstance(values, bool):
             fitted.append([values] * n)
         else:
             raise _not_numbers(row, name, values)

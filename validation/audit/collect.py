@@ -51,7 +51,9 @@ class Place(NamedTuple):
 class Sample:
     """Columns of sampled whole rows; tokens of row i are ``starts[i]:starts[i + 1]``."""
 
-    def __init__(self, tokens: dict[str, np.ndarray], rows: dict[str, np.ndarray], starts: np.ndarray) -> None:
+    def __init__(
+        self, tokens: dict[str, np.ndarray], rows: dict[str, np.ndarray], starts: np.ndarray
+    ) -> None:
         self.tokens, self.rows, self.starts = tokens, rows, starts
 
     @property
@@ -139,9 +141,12 @@ class Collector:
         counts = np.add.reduceat(np.append(bad, False).astype(np.int64), block.starts[:-1])
         counts[np.diff(block.starts) == 0] = 0
         rows = np.flatnonzero(counts)
-        whole = counts[rows] == np.add.reduceat(
-            np.append(block.tokens["mask"], False).astype(np.int64), block.starts[:-1]
-        )[rows]
+        whole = (
+            counts[rows]
+            == np.add.reduceat(np.append(block.tokens["mask"], False).astype(np.int64), block.starts[:-1])[
+                rows
+            ]
+        )
         # a column that is null in a whole row was not measured there; only holes in it are broken values
         unmeasured = np.isnan(column) & np.isin(block.row_of_token, rows[whole]) & bad
         self.broken[name, "unmeasured"] += int(unmeasured.sum())

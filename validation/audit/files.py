@@ -10,6 +10,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
@@ -26,6 +27,8 @@ LONGEST_DOCUMENT = 1 << 30
 LONGEST_LINE = 1 << 28
 """Bytes of one line; a longer one is no log line, and reading it would break the memory bound"""
 _PEEK = 1 << 16
+BROKEN = (OSError, EOFError, zlib.error, zstandard.ZstdError)
+"""What reading a damaged or cut file raises"""
 _IGNORED = {"STABLE", ".DS_Store"}
 
 
@@ -91,7 +94,7 @@ def peek(path: Path, /) -> Opened:
         compressed = magic[:2] == b"\x1f\x8b" or magic[:4] == b"\x28\xb5\x2f\xfd"
         with stream(path) as file:
             head = file.read(_PEEK)
-    except (OSError, EOFError, zstandard.ZstdError) as error:
+    except BROKEN as error:
         reason = getattr(error, "strerror", None) or one_line(error)
         raise BadLog(f"{one_line(path)}: cannot be read ({reason}); the file may be cut off") from None
     return Opened(path, _content(path, head, compressed), head, compressed)
@@ -106,9 +109,47 @@ def stream(path: Path, /) -> IO[bytes]:
         raw.close()
         return gzip.open(path, "rb")  # type: ignore[return-value]
     if magic == b"\x28\xb5\x2f\xfd":
-        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
-        return io.BufferedReader(reader, 1 << 20)  # type: ignore[arg-type]
+        return io.BufferedReader(_Zst(raw), 1 << 20)
     return raw
+
+
+class _Zst(io.RawIOBase):
+    """Frames of a zst file, one after the other; a file that ends within a frame is an error, not an end."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._frame: Any = None
+        self._fed = b""
+        self._ready = b""
+
+    def readable(self) -> bool:
+        """Tell the buffer above that this can be read."""
+        return True
+
+    def close(self) -> None:
+        """Close the file below as well."""
+        self._raw.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with decompressed bytes."""
+        while not self._ready:
+            if not self._fed:
+                self._fed = self._raw.read(1 << 17)
+                if not self._fed:
+                    if self._frame is not None:
+                        raise EOFError("the file ends within a zst frame")
+                    return 0
+            if self._frame is None:
+                self._frame = zstandard.ZstdDecompressor().decompressobj()
+            self._ready, fed = self._frame.decompress(self._fed), self._fed
+            self._fed = b""
+            if self._frame.eof:
+                self._fed = self._frame.unused_data if len(self._frame.unused_data) < len(fed) else b""
+                self._frame = None
+        count = min(len(buffer), len(self._ready))
+        buffer[:count], self._ready = self._ready[:count], self._ready[count:]
+        return count
 
 
 def _content(path: Path, head: bytes, compressed: bool) -> Content:
@@ -179,7 +220,7 @@ def records(opened: Opened, /, *, progress: Any = None, skip_bad: bool = False) 
                     yield Record(value, line_number)
                 elif not skip_bad:
                     raise BadLog(_bad_line(path, line_number, text, value))
-    except (OSError, EOFError, zstandard.ZstdError) as error:
+    except BROKEN as error:
         if skip_bad:
             return
         raise BadLog(
@@ -229,7 +270,7 @@ def _document(path: Path, progress: Any) -> Iterator[Record]:
     try:
         with stream(path) as file:
             text = file.read(LONGEST_DOCUMENT + 1)
-    except (OSError, EOFError, zstandard.ZstdError) as error:
+    except BROKEN as error:
         raise BadLog(f"{one_line(path)}: the compressed stream is broken ({one_line(error)})") from None
     if len(text) > LONGEST_DOCUMENT:
         raise BadLog(

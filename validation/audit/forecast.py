@@ -18,9 +18,13 @@ FEWEST_TOKENS = 200
 def of(collected: Collector, /) -> dict[str, Any] | None:
     """Crossing step as measured and as the growth of the lag predicts it; None without lag by version gap."""
     table = [
-        (gap, describe(sums)) for gap, sums in collected.lag_by_gap.rows() if gap > 0 and sums[0] >= FEWEST_TOKENS
+        (gap, describe(sums))
+        for gap, sums in collected.lag_by_gap.rows()
+        if gap > 0 and sums[0] >= FEWEST_TOKENS
     ]
-    by_step = [(k, describe(s)["ess_token"]) for k, s in collected.lag_by_step.rows() if s[0] >= FEWEST_TOKENS]
+    by_step = [
+        (k, describe(s)["ess_token"]) for k, s in collected.lag_by_step.rows() if s[0] >= FEWEST_TOKENS
+    ]
     if not table or not by_step:
         return None
     gap = np.array([g for g, _ in table], dtype=float)

@@ -52,7 +52,9 @@ def of(
             "the ratios are 1"
         )
     if collected.discrepancy.n and not collected.by_gap.index:
-        out.append("versions were not logged: a sync that did not arrive cannot be told from drifting numerics")
+        out.append(
+            "versions were not logged: a sync that did not arrive cannot be told from drifting numerics"
+        )
     if collected.mixed_versions:
         out.append(
             f"{collected.mixed_versions} rows were sampled by several weights at places nobody logged; the oldest is taken"

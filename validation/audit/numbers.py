@@ -33,10 +33,17 @@ def of(collected: Collector, evidence: Evidence, /) -> dict[str, Any]:
         }
     }
     if collected.discrepancy.n:
-        compared = "mu against pi_s" if collected.reference == "logpi_s" else "mu against pi: numerics and lag together"
+        compared = (
+            "mu against pi_s"
+            if collected.reference == "logpi_s"
+            else "mu against pi: numerics and lag together"
+        )
         name = "numerics" if evidence.lag_free == "yes" and evidence.pure.all() else "mismatch"
         out[name] = {"what": compared, **_ratio(collected, "discrepancy", collected.discrepancy)}
-        out[name]["k_hat"] = _number(float(k_hat(-evidence.d))) if len(evidence.d) >= 25 else None
+        with np.errstate(
+            all="ignore"
+        ):  # a tail of equal or of enormous ratios has no index: NaN, and no noise
+            out[name]["k_hat"] = _number(float(k_hat(-evidence.d))) if len(evidence.d) >= 25 else None
     if collected.lag.n:
         out["lag"] = {"what": "pi against pi_s", **_ratio(collected, "lag", collected.lag)}
     if collected.total.n:

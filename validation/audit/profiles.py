@@ -72,8 +72,14 @@ def course(series: Series, /, *, least_ratio: float = 1.4) -> Course:
     mean = float((weight * value).sum() / weight.sum())
     chi2 = float((((value - mean) / np.sqrt(stderr**2 + (0.03 * mean) ** 2)) ** 2).sum())
     excess = (chi2 - (n - 1)) / math.sqrt(2 * (n - 1))
-    low, high = np.quantile(value, [0.1, 0.9]) if n >= 5 else (value.min(), value.max())
-    low = max(float(low), 1e-9)
+    high = float(np.quantile(value, 0.9)) if n >= 5 else float(value.max())
+    low = float(np.quantile(value, 0.1)) if n >= 12 else float(value.min())
+    line = _line_fit(series.step, value, np.log(np.maximum(value, 1e-3 * high)))
+    jump = _jump_fit(np.log(np.maximum(value, 1e-3 * high)))
+    if excess > 6 and jump.ratio > 1.6 and jump.fit > max(0.85, line + 0.08):
+        shape: Shape = "onset" if value[-1] > value[0] else "drop"
+        return Course(shape=shape, ratio=jump.ratio, at=float(series.step[jump.at]), z=excess)
+    low = max(low, 1e-9)
     if excess < 6 or high / low < least_ratio:
         burst = _single_burst(series)
         return burst if burst is not None and n >= 4 else Course(shape="flat", z=excess)
@@ -81,17 +87,17 @@ def course(series: Series, /, *, least_ratio: float = 1.4) -> Course:
     cut = (math.log(max(low, 1e-3 * high)) + math.log(high)) / 2
     above = level > cut
     switches = int((above[1:] != above[:-1]).sum())
-    line = _line_fit(series.step, value, level)
-    jump = _jump_fit(level)
     ratio = float(value[above].mean() / max(value[~above].mean(), 1e-3 * high)) if (~above).any() else 1.0
     if switches >= 2 and ratio > 1.8 and line < 0.6 and _returns(value, stderr, above):
         return Course(shape="bursts", ratio=ratio, where=tuple(int(s) for s in series.step[above]), z=excess)
     if switches == 1 and jump.fit > line + 0.08 and jump.ratio > 1.6:
-        shape: Shape = "onset" if above[-1] else "drop"
+        shape = "onset" if above[-1] else "drop"
         return Course(shape=shape, ratio=jump.ratio, at=float(series.step[jump.at]), z=excess)
     if line > 0.5 and value[-max(n // 4, 1) :].mean() > value[: max(n // 4, 1)].mean():
         ends = max(n // 4, 1)
-        return Course(shape="drift", ratio=float(value[-ends:].mean() / max(value[:ends].mean(), 1e-9)), z=excess)
+        return Course(
+            shape="drift", ratio=float(value[-ends:].mean() / max(value[:ends].mean(), 1e-9)), z=excess
+        )
     if switches == 1 and jump.ratio > 1.6:
         shape = "onset" if above[-1] else "drop"
         return Course(shape=shape, ratio=jump.ratio, at=float(series.step[jump.at]), z=excess)
@@ -227,7 +233,10 @@ def changes(size: np.ndarray, row: np.ndarray, /) -> Change | None:
             continue
         n, width = len(x), max(6, len(x) // 8)
         a, b = float(np.expm1(x[:k]).mean()), float(np.expm1(x[k:]).mean())
-        near_a, near_b = float(np.expm1(x[max(0, k - width) : k]).mean()), float(np.expm1(x[k : k + width]).mean())
+        near_a, near_b = (
+            float(np.expm1(x[max(0, k - width) : k]).mean()),
+            float(np.expm1(x[k : k + width]).mean()),
+        )
         whole = abs(math.log(max(a, 1e-6) / max(b, 1e-6)))
         sharp.append(abs(math.log(max(near_a, 1e-6) / max(near_b, 1e-6))) / max(whole, 1e-6))
         down.append(a > b)
@@ -292,7 +301,9 @@ def unequal_rows(evidence: Evidence, size: np.ndarray, use: np.ndarray, /) -> Ro
         return None
     low, high = float(np.median(score[~bad])), float(np.median(score[bad]))
     # with two kinds of rows the spread is far wider than that of dealt tokens
-    wide = float(np.std(np.log(np.maximum(score, 1e-6)))) > 2.5 * float(np.std(np.log(np.maximum(shuffled, 1e-6))))
+    wide = float(np.std(np.log(np.maximum(score, 1e-6)))) > 2.5 * float(
+        np.std(np.log(np.maximum(shuffled, 1e-6)))
+    )
     if high < LEAST_RATIO * low or not wide:
         return None
     return Rows(names, score, bad, low)

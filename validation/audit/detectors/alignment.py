@@ -10,6 +10,7 @@ from validation.audit.evidence import Evidence
 from validation.audit.finding import Figure, Finding
 
 SHIFTS = (-3, -2, -1, 1, 2, 3)
+LEAST_TOKENS = 50
 SHORTEST = 8
 """Tokens a row needs before a shift is looked for in it"""
 BROKEN_RMS = 0.7
@@ -25,11 +26,10 @@ OUTLIER = 4.0
 def detect(evidence: Evidence, /) -> list[Finding]:
     """Counts and ids first, then shifts of whole rows, of row ends, wrong pairs, single replaced ids."""
     found = [*_lengths(evidence), *_ids(evidence)]
-    if evidence.live.sum() >= 50:
-        for look in (_shift, _suffix, _mispaired, _replaced):
-            finding = look(evidence)
-            if finding is not None:
-                found.append(finding)
+    for look in (_shift, _suffix, _mispaired, _replaced):
+        finding = look(evidence) if evidence.live.sum() >= LEAST_TOKENS else None
+        if finding is not None:
+            found.append(finding)
     return found
 
 
@@ -186,7 +186,13 @@ def _suffix(evidence: Evidence) -> Finding | None:
         mu, ref = evidence.mu[at[k:]], evidence.ref[at[k:]]
         base = float(np.sqrt(np.mean((mu - ref) ** 2)))
         moved = [
-            float(np.sqrt(np.mean((mu[max(0, -s) : len(mu) - max(0, s)] - ref[max(0, s) : len(ref) - max(0, -s)]) ** 2)))
+            float(
+                np.sqrt(
+                    np.mean(
+                        (mu[max(0, -s) : len(mu) - max(0, s)] - ref[max(0, s) : len(ref) - max(0, -s)]) ** 2
+                    )
+                )
+            )
             for s in SHIFTS
             if len(mu) - abs(s) >= 4
         ]
@@ -207,7 +213,11 @@ def _suffix(evidence: Evidence) -> Finding | None:
         confidence=0.95,
         explains=explains,
         figures=(
-            Figure(what="rows with a shifted end", value=verified, where=evidence.place(_row_of(evidence, suffix))),
+            Figure(
+                what="rows with a shifted end",
+                value=verified,
+                where=evidence.place(_row_of(evidence, suffix)),
+            ),
             Figure(what="first wrong position, median", value=float(np.median(positions))),
             Figure(what="mean |d| there, nats", value=float(np.abs(evidence.d[suffix]).mean())),
             Figure(what="mean |d| elsewhere, nats", value=float(np.abs(evidence.d[clean]).mean())),
@@ -365,7 +375,9 @@ def _replaced(evidence: Evidence) -> Finding | None:
             Figure(what="share of tokens", value=share, where=evidence.place(int(rows[0]))),
             Figure(what="share of them with d > 0", value=one_sided),
             Figure(what="rows they stand in", value=len(rows)),
-            Figure(what="mean of pi/mu (1 if tokens were drawn from mu)", value=ratio.value, stderr=ratio.stderr),
+            Figure(
+                what="mean of pi/mu (1 if tokens were drawn from mu)", value=ratio.value, stderr=ratio.stderr
+            ),
         ),
         rules_out=(
             "heavy-tailed numerics: noise goes both ways and leaves no gap between small and huge",

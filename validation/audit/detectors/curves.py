@@ -10,7 +10,7 @@ import numpy as np
 
 from validation.audit.finding import Figure, Finding
 from validation.audit.profiles import Series, course
-from validation.audit.readers.curves import MISMATCH, Curves, matches
+from validation.audit.readers.curves import MISMATCH, Curves, is_entropy, matches
 
 LEVELS = {"nats": 0.105, "kl": 0.05, "probability": 0.01, "factor": 1.2}
 """Level of each kind of distance that no healthy precision keeps up: mean |d| (FP8: .08), KL (FP8: .01 to .03), verl's
@@ -80,7 +80,13 @@ def _find(columns: dict[str, np.ndarray], ending: str) -> tuple[str, np.ndarray]
     return None
 
 
-_ESS_NAMES = ("rollout_is_eff_sample_size", "rollout_correction/ess", "ess_ratio", "rl/ess", "staleness/ess_ratio")
+_ESS_NAMES = (
+    "rollout_is_eff_sample_size",
+    "rollout_correction/ess",
+    "ess_ratio",
+    "rl/ess",
+    "staleness/ess_ratio",
+)
 
 
 def _misleading(columns: dict[str, np.ndarray]) -> list[Finding]:
@@ -136,8 +142,12 @@ def _above_one(columns: dict[str, np.ndarray]) -> Finding | None:
 
 def _zero(columns: dict[str, np.ndarray]) -> Finding | None:
     """Distances that are 0 at every step were not measured."""
-    zero = [m for m in _metrics(columns) if m.measures != "factor" and (m.value == 0).all() and len(m.value) >= 3]
-    ones = [m for m in _metrics(columns) if m.measures == "factor" and (m.value == 1).all() and len(m.value) >= 3]
+    zero = [
+        m for m in _metrics(columns) if m.measures != "factor" and (m.value == 0).all() and len(m.value) >= 3
+    ]
+    ones = [
+        m for m in _metrics(columns) if m.measures == "factor" and (m.value == 1).all() and len(m.value) >= 3
+    ]
     if not zero and not ones:
         return None
     name = (zero or ones)[0].name
@@ -236,7 +246,9 @@ def _tell(metric: Metric, columns: dict[str, np.ndarray]) -> Finding | None:
 def _teeth(size: np.ndarray, noise: float) -> int:
     """Sudden falls by more than half of the range: syncs."""
     spread = float(np.quantile(size, 0.95) - np.quantile(size, 0.05))
-    if spread <= 6 * noise * 0.3 or float(np.quantile(size, 0.95)) < 1.8 * max(float(np.quantile(size, 0.05)), 1e-9):
+    if spread <= 6 * noise * 0.3 or float(np.quantile(size, 0.95)) < 1.8 * max(
+        float(np.quantile(size, 0.05)), 1e-9
+    ):
         return 0
     return int((np.diff(size) < -0.5 * spread).sum())
 
@@ -275,9 +287,12 @@ def _growth(metric: Metric, columns: dict[str, np.ndarray], figures: list[Figure
     large = factor > (8 if metric.measures == "kl" else 4)
     versions = next((c for n, c in columns.items() if matches(n, "current_param_version")), None)
     if versions is None:
-        versions = next((c for n, c in columns.items() if matches(n, "param_version") or matches(n, "weight_version")), None)
+        versions = next(
+            (c for n, c in columns.items() if matches(n, "param_version") or matches(n, "weight_version")),
+            None,
+        )
     synced = versions is not None and len(np.unique(versions[np.isfinite(versions)])) > 2
-    entropy = next((c for n, c in columns.items() if "entropy" in n.split("/")), None)
+    entropy = next((c for n, c in columns.items() if is_entropy(n)), None)
     collapsing = False
     if entropy is not None:
         good = entropy[np.isfinite(entropy)]

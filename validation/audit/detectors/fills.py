@@ -44,7 +44,9 @@ def _frequent(values: np.ndarray) -> list[float]:
     return [float(names[i]) for i in order if counts[i] >= least]
 
 
-def _fill(evidence: Evidence, side: str, values: np.ndarray, other: np.ndarray, value: float) -> Finding | None:
+def _fill(
+    evidence: Evidence, side: str, values: np.ndarray, other: np.ndarray, value: float
+) -> Finding | None:
     """A finding if tokens of this exact value disagree with the other side and their neighbours do not."""
     here = evidence.live & (values == value)
     rest = evidence.live & ~here
@@ -73,7 +75,7 @@ def _fill(evidence: Evidence, side: str, values: np.ndarray, other: np.ndarray, 
             Figure(what="share of counted tokens", value=share, where=_where(evidence, bad)),
             Figure(what="tokens in a row, mean", value=runs.mean),
             Figure(what="mean |d| there, nats", value=float(np.abs(evidence.d[bad]).mean())),
-            Figure(what="mean |d| elsewhere, nats", value=float(np.abs(evidence.d[evidence.live]).mean())),
+            Figure(what="mean |d| elsewhere, nats", value=_mean_size(evidence.d[evidence.live])),
         ),
         rules_out=("numerics and lag: neither gives one exact value on tokens of different probability",),
         first=runs.remedy,
@@ -157,7 +159,7 @@ def _padding(evidence: Evidence) -> Finding | None:
         figures=(
             Figure(what="share of counted tokens that is padding", value=share),
             Figure(what="mean |d| with it, nats", value=float(np.abs(evidence.d).mean())),
-            Figure(what="mean |d| without it, nats", value=float(np.abs(evidence.d[~tokens]).mean())),
+            Figure(what="mean |d| without it, nats", value=_mean_size(evidence.d[~tokens])),
         ),
         first="mask the padding; sums and means over it change with the batch's width",
         tokens=tokens,
@@ -203,6 +205,10 @@ def _alone(evidence: Evidence) -> list[Finding]:
             )
         )
     return found
+
+
+def _mean_size(d: np.ndarray) -> float:
+    return float(np.abs(d).mean()) if d.size else float("nan")
 
 
 def _where(evidence: Evidence, tokens: np.ndarray) -> str:

@@ -23,7 +23,9 @@ def detect(
     evidence: Evidence, shapes: Shapes, found: list[Finding], forecast: Mapping[str, Any] | None, /
 ) -> list[Finding]:
     """Measured lag, or, where only the total is known, lag inferred from the version gap or from its growth."""
-    if any(f.kind in ("weights-caches-versions", "alignment-tokens-masks") and f.confidence > 0.5 for f in found):
+    if any(
+        f.kind in ("weights-caches-versions", "alignment-tokens-masks") and f.confidence > 0.5 for f in found
+    ):
         return []
     if evidence.has_lag:
         if any("disagrees with itself" in f.fault for f in found):
@@ -45,7 +47,9 @@ def _measured(evidence: Evidence, forecast: Mapping[str, Any] | None) -> list[Fi
     rms, numerics = exact.lag.rms, exact.discrepancy.rms
     if not rms > LEAST_RMS:
         return []
-    share = exact.lag.variance / max(exact.lag.variance + (exact.discrepancy.variance if numerics > 0 else 0), 1e-12)
+    share = exact.lag.variance / max(
+        exact.lag.variance + (exact.discrepancy.variance if numerics > 0 else 0), 1e-12
+    )
     low, step = lowest_ess(exact.lag_by_step.rows())
     ess = exact.lag.ess
     failed = ess < FAILURE_THRESHOLD or low < FAILURE_THRESHOLD
@@ -55,14 +59,18 @@ def _measured(evidence: Evidence, forecast: Mapping[str, Any] | None) -> list[Fi
         Figure(what="rms numerics, nats", value=numerics),
         Figure(what="share of the variance that is lag", value=share),
         Figure(what="token ESS of pi/pi_s, raw and pooled", value=ess),
-        Figure(what="lowest token ESS of a step", value=low, where=f"step {step}" if step is not None else ""),
+        Figure(
+            what="lowest token ESS of a step", value=low, where=f"step {step}" if step is not None else ""
+        ),
     ]
     figures += [
         Figure(what=f"rms lag at version gap {gap}, nats", value=describe(sums)["rms_d"])
         for gap, sums in exact.lag_by_gap.rows()[:4]
     ]
     if forecast and forecast.get("crossing_lag") is not None:
-        figures.append(Figure(what="updates after a sync at which ESS reaches 1/2", value=forecast["crossing_lag"]))
+        figures.append(
+            Figure(what="updates after a sync at which ESS reaches 1/2", value=forecast["crossing_lag"])
+        )
     return [_finding(failed, worst, share, figures, 0.9, measured=True)]
 
 
@@ -77,7 +85,9 @@ def _finding(
         )
         first = "sync the sampler more often, or when the ESS of the lag ratio falls below 1/2"
     else:
-        fault = f"healthy policy lag: the trainer has moved on since the sync, token ESS of {ratio} {worst:.3g}"
+        fault = (
+            f"healthy policy lag: the trainer has moved on since the sync, token ESS of {ratio} {worst:.3g}"
+        )
         first = "nothing: log the ESS of the lag ratio and sync when it falls below 1/2"
     return Finding(
         kind="lag",

@@ -39,7 +39,9 @@ def detect(evidence: Evidence, found: list[Finding], /) -> list[Finding]:
                 Figure(what="verl rollout_is_eff_sample_size (clamp 2)", value=clamped),
                 Figure(what="ms-swift ess (clamp [1/2, 2])", value=peers["ms-swift rollout_correction/ess"]),
                 Figure(what="1/(1 + verl chi2_token)", value=1 / (1 + peers["verl rollout_corr/chi2_token"])),
-                Figure(what="exp(-Var log ratio), Gaussian", value=float(np.exp(-exact.discrepancy.variance))),
+                Figure(
+                    what="exp(-Var log ratio), Gaussian", value=float(np.exp(-exact.discrepancy.variance))
+                ),
             ),
             rules_out=("a healthy tail: the two agree to a few per cent when the ratio is near Gaussian",),
             first="log the raw ESS from pooled sums, or 1/(1 + chi2_token), and decide on that",

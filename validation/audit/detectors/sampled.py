@@ -27,6 +27,8 @@ SMALLEST_SHIFT = 0.004
 """|E[pi/mu] - 1| below which nothing is said: rounding of reported log-probs reaches a few 1e-4 (public: 1.0005)"""
 LEAST_ESS = 0.15
 """Token ESS of the ratio below which its sample mean is not to be trusted"""
+DETERMINED = 0.5
+"""Share of d^2 on likely tokens that log mu determines, from which two temperatures are at work; noise: below .2"""
 CALIBRATION = 0.012
 """Nats of -log pi - H that are reported at least"""
 
@@ -34,7 +36,7 @@ CALIBRATION = 0.012
 def detect(evidence: Evidence, /) -> list[Finding]:
     """Units first, then the identities, then how d depends on the probability; the first that fires is it."""
     if evidence.live.sum() >= LEAST_TOKENS:
-        for look in (_units, _ratio, _temperature, _penalty, _calibration):
+        for look in (_units, _ratio, _penalty, _temperature, _calibration):
             finding = look(evidence)
             if finding is not None:
                 return [finding]
@@ -46,7 +48,9 @@ def _units(evidence: Evidence) -> Finding | None:
     """Probabilities, other bases, or a flipped sign in place of natural logs."""
     mu, ref = evidence.mu[evidence.live], evidence.ref[evidence.live]
     if (mu >= 0).mean() > 0.98 and mu.max() <= 1 + 1e-6 and (ref <= 1e-6).mean() > 0.9 and mu.std() > 0:
-        return _unit_finding("probabilities, not their logs", float((mu >= 0).mean()), "share of values in [0, 1]")
+        return _unit_finding(
+            "probabilities, not their logs", float((mu >= 0).mean()), "share of values in [0, 1]"
+        )
     square = float(mu @ mu)
     if square == 0:
         return None
@@ -56,7 +60,9 @@ def _units(evidence: Evidence) -> Finding | None:
         return None
     named = {math.log(10): "logs to base 10", math.log(2): "logs to base 2", -1.0: "negative log-probs"}
     word = next((w for b, w in named.items() if abs(slope / b - 1) < 0.03), f"1/{slope:.3g} of the log-probs")
-    return _unit_finding(f"{word}, not natural logs", slope, "slope of log pi on the reported value, through 0")
+    return _unit_finding(
+        f"{word}, not natural logs", slope, "slope of log pi on the reported value, through 0"
+    )
 
 
 def _unit_finding(word: str, value: float, what: str) -> Finding:
@@ -86,7 +92,9 @@ def _ratio(evidence: Evidence) -> Finding | None:
     # +1 if tokens were drawn from mu, -1 if from the trainer's law, 0 for symmetric noise on a log-prob, large if
     # mu is the trainer's law without its tail
     leaning = mean_d.value / (0.5 * float(np.mean(d * d)))
-    if off.value < 0 and leaning > 2:
+    below = d[d < 0]
+    one_sided = mean_d.value > 0 and float(below @ below) < 0.02 * float(d @ d)
+    if off.value < 0 and (leaning > 2 or one_sided):
         return _truncated(evidence, d, ratio, mean_d)
     if off.value > 0 and leaning < -0.3:
         return _raw(evidence, d, ratio, mean_d)
@@ -109,10 +117,10 @@ def _truncated(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> 
         Figure(what="largest log mu - log pi, nats", value=float(d.max())),
         Figure(what="share of tokens with d = 0 exactly", value=zero),
     )
-    if zero > 0.05 and never_below > 0.98 and d.max() > 1.0:
+    if float((d > 1.0).mean()) > 0.05:
         fault = (
-            f"the log-prob of the most likely token was stored, not of the sampled one: mu >= pi on {never_below:.0%} "
-            f"of the tokens, equal on {zero:.0%}, E[pi/mu] = {ratio.value:.3f}"
+            f"the log-prob of another, likelier token was stored in place of the sampled one's (the first entry, rank 1): "
+            f"mu >= pi on {never_below:.0%} of the tokens, equal on {zero:.0%}, E[pi/mu] = {ratio.value:.3f}"
         )
         first = "pick the log-prob by the sampled id, not the first entry of the engine's dictionary"
     else:
@@ -171,12 +179,21 @@ def _raw(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> Findin
         explains=0.95,
         figures=(
             *_common(ratio, mean_d),
-            Figure(what="mean of mu/pi (1 if tokens were drawn from pi)", value=inverse.value, stderr=inverse.stderr),
+            Figure(
+                what="mean of mu/pi (1 if tokens were drawn from pi)",
+                value=inverse.value,
+                stderr=inverse.stderr,
+            ),
             Figure(what="mean |d| where p > 0.9, nats", value=float(sure.mean()) if sure.size else math.nan),
-            Figure(what="mean |d| where p < 0.5, nats", value=float(unsure.mean()) if unsure.size else math.nan),
+            Figure(
+                what="mean |d| where p < 0.5, nats", value=float(unsure.mean()) if unsure.size else math.nan
+            ),
             Figure(what="slope of log pi on log mu", value=slope),
         ),
-        rules_out=("numerics and lag: both keep E[pi/mu] = 1", "noise on the log-probs: it has no preferred sign"),
+        rules_out=(
+            "numerics and lag: both keep E[pi/mu] = 1",
+            "noise on the log-probs: it has no preferred sign",
+        ),
         first="set logprobs_mode = processed_logprobs in the engine, and score the trainer at the same temperature",
     )
 
@@ -187,37 +204,38 @@ def _slope(mu: np.ndarray, ref: np.ndarray) -> float:
 
 
 def _temperature(evidence: Evidence) -> Finding | None:
-    """Engine and trainer at two temperatures, both reported truly: d changes sign with the probability."""
+    """Engine and trainer at two temperatures, both reported truly: d is almost a function of the probability."""
     if evidence.lag_free == "no":
         return None  # a policy that sharpens looks the same
     use = evidence.numerics
     d, bins, row = evidence.d[use], evidence.bin[use], evidence.row[use]
-    rms = float(np.sqrt(np.mean(d * d))) if d.size else 0.0
-    if d.size < LEAST_TOKENS or rms < 0.05:
+    if d.size < LEAST_TOKENS or float(np.sqrt(np.mean(d * d))) < 0.05:
         return None
     count = np.bincount(bins, minlength=BINS)
     mean = np.bincount(bins, weights=d, minlength=BINS) / np.maximum(count, 1)
-    explained = float((count * (mean - d.mean()) ** 2).sum()) / len(d) / max(float(np.var(d)), 1e-12)
-    explained -= BINS / len(d)
-    low, high = bins < 3, bins >= BINS // 2
-    if not low.any() or not high.any():
-        return None
-    rare, sure = clustered_mean(d[low], row[low]), clustered_mean(d[high], row[high])
-    opposite = rare.value * sure.value < 0 and abs(rare.z) > SIGMAS and abs(sure.z) > SIGMAS / 2
-    if not opposite or explained < 0.15 or abs(rare.value) < 0.3 * float(np.sqrt(np.mean(d[low] ** 2))):
+    likely = bins >= BINS // 2
+    told = (
+        float(np.mean(mean[bins[likely]] ** 2) / max(float(np.mean(d[likely] ** 2)), 1e-12))
+        if likely.any()
+        else 0.0
+    )
+    rarest = evidence.mu[use] <= np.quantile(evidence.mu[use], 0.06)
+    rare, sure = clustered_mean(d[rarest], row[rarest]), clustered_mean(d[likely], row[likely])
+    opposite = rare.value * sure.value < 0 and abs(rare.z) > 3 and abs(sure.z) > SIGMAS
+    if not opposite or told < DETERMINED:
         return None
     slope = _slope(evidence.mu[use], evidence.ref[use])
-    colder = rare.value < 0
     return Finding(
         kind="sampled-vs-reported",
-        fault="engine and trainer score at two temperatures: the engine is "
-        f"{'sharper' if colder else 'flatter'} on rare and on sure tokens alike (slope of log pi on log mu {slope:.2f})",
-        confidence=0.8,
-        explains=min(1.0, max(explained, 0.5)),
+        fault="engine and trainer score at two temperatures: d is a function of the probability, "
+        f"{'positive' if sure.value > 0 else 'negative'} on likely tokens and of the other sign on rare ones (the "
+        f"engine is {'colder' if sure.value > 0 else 'hotter'})",
+        confidence=0.85,
+        explains=max(0.5, min(told, 1.0)),
         figures=(
-            Figure(what="mean d on the rarest quarter of the tokens, nats", value=rare.value, stderr=rare.stderr),
+            Figure(what="mean d on the rarest tokens, nats", value=rare.value, stderr=rare.stderr),
             Figure(what="mean d on the likelier half, nats", value=sure.value, stderr=sure.stderr),
-            Figure(what="share of Var(d) explained by log mu", value=explained),
+            Figure(what="share of d^2 there that log mu determines", value=told),
             Figure(what="slope of log pi on log mu", value=slope),
         ),
         rules_out=("numerics: noise has no sign that depends on the probability",),
@@ -305,7 +323,11 @@ def _calibration_finding(surprise: Mean, ratio: Mean | None) -> Finding:
         confidence=0.9,
         explains=0.9,
         figures=(
-            Figure(what="mean of -log pi - H, nats (0 if sampled as reported)", value=surprise.value, stderr=surprise.stderr),
+            Figure(
+                what="mean of -log pi - H, nats (0 if sampled as reported)",
+                value=surprise.value,
+                stderr=surprise.stderr,
+            ),
             *extra,
         ),
         rules_out=(

@@ -194,11 +194,18 @@ def _prefix_cache(evidence: Evidence, shapes: Shapes) -> Finding | None:
         confidence=0.85,
         explains=_claim(evidence, shapes.use.copy()),
         figures=(
-            Figure(what="scaled |d|, first quarter of the row", value=profile.quarters[0], stderr=profile.stderr[0]),
+            Figure(
+                what="scaled |d|, first quarter of the row",
+                value=profile.quarters[0],
+                stderr=profile.stderr[0],
+            ),
             Figure(what="scaled |d|, last quarter", value=profile.quarters[3], stderr=profile.stderr[3]),
             *split.figures,
         ),
-        rules_out=(_NOT_LAG, "a prompt that differs on both sides: it would show in each row and from the first step"),
+        rules_out=(
+            _NOT_LAG,
+            "a prompt that differs on both sides: it would show in each row and from the first step",
+        ),
         first="reset the prefix cache after each weight update (vLLM: reset_prefix_cache)",
     )
 
@@ -235,8 +242,12 @@ def early_by_condition(evidence: Evidence, shapes: Shapes, /) -> _Condition | No
         if math.expm1(a.value) > 1.7 * math.expm1(b.value) and a.value - b.value > 4 * error:
             words.append(word)
             figures += [
-                Figure(what=f"scaled |d| early in the row, {one}", value=math.expm1(a.value), stderr=a.stderr),
-                Figure(what=f"scaled |d| early in the row, {other}", value=math.expm1(b.value), stderr=b.stderr),
+                Figure(
+                    what=f"scaled |d| early in the row, {one}", value=math.expm1(a.value), stderr=a.stderr
+                ),
+                Figure(
+                    what=f"scaled |d| early in the row, {other}", value=math.expm1(b.value), stderr=b.stderr
+                ),
             ]
     return _Condition(" and ".join(words), tuple(figures)) if words else None
 
@@ -278,8 +289,11 @@ def _by_step(evidence: Evidence, shapes: Shapes) -> Finding | None:
             nothing = float(np.sqrt(np.mean(first_rms**2))) < 1e-3 if first_rms.size else False
             story = (
                 f"d at equal weights jumps at step {course.at:g} by a factor {course.ratio:.1f} and stays"
-                + (" (it was 0 before): rounding of a small update, or weights lost at that sync" if nothing else
-                   ": from there on the engine does not hold the weights it claims")
+                + (
+                    " (it was 0 before): rounding of a small update, or weights lost at that sync"
+                    if nothing
+                    else ": from there on the engine does not hold the weights it claims"
+                )
             )
             remedy = "look at the sync before that step: what was pushed, in which precision, and whether all tensors came"
         case "drop":
@@ -364,7 +378,11 @@ def _some_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
         confidence=0.85,
         explains=_claim(evidence, shapes.tokens_of(found.row[found.bad])),
         figures=(
-            Figure(what="share of rows", value=float(found.bad.mean()), where=evidence.place(int(found.row[found.bad][0]))),
+            Figure(
+                what="share of rows",
+                value=float(found.bad.mean()),
+                where=evidence.place(int(found.row[found.bad][0])),
+            ),
             Figure(what="scaled |d| of those rows, median", value=float(np.median(score))),
             Figure(what="scaled |d| of the others, median", value=found.low),
             Figure(what="first step with such a row", value=float(bad_step.min())),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from validation.audit.errors import BadLog, one_line
-from validation.audit.files import Opened, stream
+from validation.audit.files import BROKEN, Opened, stream
 
 MISMATCH: Mapping[str, str] = {
     "training/rollout_probs_diff_mean": "probability",
@@ -63,7 +63,6 @@ OTHER = (
     "current_param_version",
     "param_version",
     "weight_version",
-    "entropy",
     "ppo_kl",
     "tis",
     "ois",
@@ -85,12 +84,18 @@ def matches(name: str, ending: str, /) -> bool:
 
 def known(name: str, /) -> bool:
     """Whether the audit can use a metric of this name."""
-    return any(matches(name, m) for m in MISMATCH) or any(matches(name, m) for m in OTHER)
+    return is_entropy(name) or any(matches(name, m) for m in (*MISMATCH, *OTHER))
+
+
+def is_entropy(name: str, /) -> bool:
+    """Whether a metric is the policy's entropy, under whatever prefix and statistic."""
+    return "entropy" in name.split("/") or name.endswith("entropy")
 
 
 def recognise(record: Mapping[str, Any], /) -> bool:
     """Whether a JSON object is one row of a curve."""
-    return any(known(name) and _is_number(value) for name, value in _flatten(record))
+    flat = list(_flatten(record))
+    return any(known(name) and not is_entropy(name) and _is_number(value) for name, value in flat)
 
 
 def _is_number(value: Any) -> bool:
@@ -120,7 +125,7 @@ class Curves:
                 number = _number(value)
                 if number is not None:
                     row[name] = number
-        if row and len(self.rows) < LONGEST_CURVE:
+        if row.keys() - set(_STEP_NAMES) and len(self.rows) < LONGEST_CURVE:
             self.rows.append(row)
 
     def columns(self) -> dict[str, np.ndarray]:
@@ -187,7 +192,7 @@ def read_csv(opened: Opened, curves: Curves, /) -> None:
         ):
             table = csv.reader(text, delimiter=delimiter)
             names = [n.strip() for n in next(table, [])]
-            if not any(known(n) for n in names):
+            if not any(known(n) and not is_entropy(n) for n in names):
                 shown = one_line(", ".join(names), limit=80)
                 raise BadLog(
                     f"{one_line(path)}: no column is a mismatch metric the audit knows (got {shown}); "
@@ -196,7 +201,7 @@ def read_csv(opened: Opened, curves: Curves, /) -> None:
             _take(curves, names, table)
     except csv.Error as error:
         raise BadLog(f"{one_line(path)}: not a readable table ({one_line(error)})") from None
-    except (OSError, EOFError) as error:
+    except BROKEN as error:
         raise BadLog(f"{one_line(path)}: the stream is broken ({one_line(error)})") from None
 
 
