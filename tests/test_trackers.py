@@ -46,6 +46,7 @@ def test_wandb_takes_a_run_without_a_network(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("WANDB_SILENT", "true")
     run(["wandb"], tmp_path)
     (stored,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    content = b""
     for _ in range(100):  # its service writes the file on its own time
         content = stored.read_bytes()
         if b"lag/ess_token" in content:

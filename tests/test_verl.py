@@ -82,6 +82,7 @@ def call(loss_mode: str, b: dict[str, Tensor], *, weights: bool = True, **policy
         rollout_is_weights=torch.exp(b["pi_s"] - b["mu"]) if weights else None,
     )
     loss.backward()
+    assert pi.grad is not None
     return loss, pi.grad, metrics
 
 

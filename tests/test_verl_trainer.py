@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -186,7 +187,11 @@ class Buffer:
 
 
 def configured(
-    correction: str = "is", *, sampler: str = "gated", resync_below: float = 0.5, **changes: Any
+    correction: str = "is",
+    *,
+    sampler: str = "gated",
+    resync_below: float = 0.5,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Any:
     settings = launch.Settings(sampler=sampler, correction=correction, resync_below=resync_below, prompts=64)  # type: ignore[arg-type]
     more = [f"{name}={value}" for name, value in changes.items()]
@@ -207,7 +212,7 @@ def run(
     """Drive the real trainer class through `steps` of verl's own loop body."""
     queue = Queue()
     workers = Workers(queue, lr)
-    sampler = {"z": workers.z_TV.clone(), "version": 0}
+    sampler: dict[str, Any] = {"z": workers.z_TV.clone(), "version": 0}
     pushes: list[int] = []
 
     class Engine:
@@ -296,7 +301,7 @@ def test_without_movement_there_is_no_lag_and_no_push(monkeypatch) -> None:
 
 
 def test_the_stale_sampler_is_pushed_by_its_schedule_alone(monkeypatch) -> None:
-    config = configured(sampler="stale", **{"trainer.v1.lag_gated.sync_every": 5})
+    config = configured(sampler="stale", changes={"trainer.v1.lag_gated.sync_every": 5})
     seen = run(monkeypatch, config, steps=11, in_flight=0)
     assert seen.pushes == [0, 5, 10]
     assert min(m["lag/ess_token"] for m in seen.metrics) < 0.5, "the control: here the lag would have fired"
@@ -312,7 +317,7 @@ def test_dlc_runs_through_the_same_forwards_and_learns_what_is_rewarded(monkeypa
 
 
 def test_the_cheap_measure_is_that_of_the_weights_before_the_update(monkeypatch) -> None:
-    config = configured(sampler="stale", **{"trainer.v1.lag_gated.measure": "loss"})
+    config = configured(sampler="stale", changes={"trainer.v1.lag_gated.measure": "loss"})
     cheap = run(monkeypatch, config, steps=4, in_flight=0)
     exact = run(monkeypatch, configured(sampler="stale"), steps=4, in_flight=0)
     assert cheap.metrics[0]["lag/ess_token"] == pytest.approx(1.0), (
@@ -326,7 +331,7 @@ def test_the_trace_is_written_with_all_three_policies(monkeypatch, tmp_path: Pat
     import orjson
 
     file = tmp_path / "trace.jsonl"
-    config = configured(**{"+trainer.v1.lag_gated.dump": file})
+    config = configured(changes={"+trainer.v1.lag_gated.dump": file})
     seen = run(monkeypatch, config, steps=3, in_flight=0, size=8)
     lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
     assert len(lines) == 24
@@ -351,14 +356,14 @@ def test_the_trace_is_written_with_all_three_policies(monkeypatch, tmp_path: Pat
 )
 def test_a_setting_that_would_break_the_rule_is_refused_by_name(setting: str, value: str) -> None:
     with pytest.raises(ValueError, match=setting.rsplit(".", 1)[1]):
-        configured(**{setting: value})
+        configured(changes={setting: value})
 
 
 @pytest.mark.parametrize(("setting", "value"), [("temperature", "0.7"), ("top_p", "0.9")])
 def test_a_centred_row_needs_the_distribution_the_engine_reports(setting: str, value: str) -> None:
     with pytest.raises(ValueError, match=setting):
-        configured("dlc", **{f"actor_rollout_ref.rollout.{setting}": value})
-    configured("is", **{f"actor_rollout_ref.rollout.{setting}": value})
+        configured("dlc", changes={f"actor_rollout_ref.rollout.{setting}": value})
+    configured("is", changes={f"actor_rollout_ref.rollout.{setting}": value})
 
 
 @pytest.mark.parametrize("sampler", launch.SAMPLERS)
@@ -371,7 +376,7 @@ def test_the_installed_verl_accepts_the_settings_of_the_launch(sampler: str, cor
 
 def test_a_setting_verl_does_not_have_is_one_line() -> None:
     with pytest.raises(ValueError, match="does not accept"):
-        configured(**{"trainer.nonsense": 1})
+        configured(changes={"trainer.nonsense": 1})
 
 
 def test_the_reward_is_that_of_the_verifier() -> None:

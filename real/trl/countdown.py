@@ -96,7 +96,7 @@ def trainer(settings: Settings, folder: Path, *, accumulation: int = 1, **change
     """
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
-    from trl import GRPOConfig
+    from trl import GRPOConfig  # pyright: ignore[reportAttributeAccessIssue]
 
     from real.countdown import RESPONSE_TOKENS, problems
     from real.model import flatten, load

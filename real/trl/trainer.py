@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
-from trl import GRPOTrainer
+from trl import GRPOTrainer  # pyright: ignore[reportAttributeAccessIssue]
 
 from real.hooks.canonical import append, row
 from real.trl.cpu_engine import load_whole

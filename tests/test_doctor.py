@@ -1,0 +1,84 @@
+"""The doctor says what is absent, what fits, and what verl swallowed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from validation import doctor
+from validation.commands import doctor as command
+from validation.errors import BadUsage
+
+
+def test_what_is_not_installed_is_absent_and_only_broken_if_required(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    assert command.main(command.Options(only="trl,verl")) == 0
+    assert capsys.readouterr().out.count("absent") == 2
+    assert command.main(command.Options(only="trl,verl", require="verl")) == 1
+    said = capsys.readouterr()
+    assert "BROKEN  real.verl" in said.out
+    assert "1 of 2" in said.err
+
+
+def test_an_unknown_part_is_bad_usage() -> None:
+    with pytest.raises(BadUsage, match="known: packages, trl, verl"):
+        command.main(command.Options(only="slime"))
+    with pytest.raises(BadUsage, match="can be required"):
+        command.main(command.Options(require="slime"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "health", "said"),
+    [
+        ({"found": ["lagfloor-is"], "missing": [], "why": ""}, "fine", "lagfloor-is"),
+        ({"found": [], "missing": ["lagfloor-is"], "why": ""}, "broken", "did not register lagfloor-is"),
+        ({"found": [], "missing": ["x"], "why": "ImportError: no"}, "broken", "swallowed"),
+        ("SyntaxError: invalid syntax", "broken", "SyntaxError"),
+    ],
+)
+def test_what_verls_registry_answers_is_judged(answer: Any, health: str, said: str) -> None:
+    finding = doctor._losses(answer)
+    assert finding.health == health
+    assert said in finding.detail
+
+
+def test_trl_without_a_method_we_override_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: "9.9")
+    monkeypatch.setattr(doctor, "_probe", lambda *words: {"gone": ["_compute_loss"], "overridden": []})
+    (finding,) = doctor.trl()
+    assert finding.health == "broken"
+    assert "_compute_loss" in finding.detail
+
+
+def test_a_probe_that_dies_is_one_line() -> None:
+    assert "No module named" in str(doctor._probe("no.such.module"))
+
+
+@pytest.mark.slow
+def test_the_installed_verl_found_us_by_itself(tmp_path: Path) -> None:
+    pytest.importorskip("verl", reason="verl is not installed here; `make test-integrations` installs it")
+    findings = doctor.verl()
+    assert [f.health for f in findings] == ["fine"] * 3, findings
+
+
+@pytest.mark.slow
+def test_a_plugin_that_raises_is_reported_though_verl_says_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("verl", reason="verl is not installed here; `make test-integrations` installs it")
+    # the core cannot be imported: verl logs that at level DEBUG and goes on without our losses
+    (tmp_path / "theory").mkdir()
+    (tmp_path / "theory" / "__init__.py").write_text("raise ImportError('the core is broken')\n")
+    (tmp_path / "real").symlink_to(Path(doctor.__file__).parents[1] / "real")
+    findings = {f.name: f for f in doctor.verl(cwd=tmp_path, env=dict(os.environ))}
+    assert findings["verl registry"].health == "broken"
+    assert "the core is broken" in findings["verl registry"].detail
+
+
+def test_a_policy_that_leaves_the_plugin_out_is_named() -> None:
+    finding = doctor._entry_point({"VERL_USE_EXTERNAL_PLUGINS": "none"})
+    assert finding.health == "broken"
+    assert "VERL_USE_EXTERNAL_PLUGINS=none" in finding.detail
