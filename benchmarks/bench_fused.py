@@ -3,8 +3,8 @@
     OMP_NUM_THREADS=1 python -m pytest benchmarks/bench_fused.py --benchmark-only
 
 Only ratios are meant: the machine may be busy, so each round runs every variant once, in turn, and a ratio is
-the median over rounds of the ratio within a round. LAGFLOOR_BENCH_ROUNDS sets the rounds (default 5). Nothing is
-asserted: the targets are printed beside what was measured.
+the median over rounds of the ratio within a round. LAGFLOOR_BENCH_ROUNDS sets the rounds (default 5). Nothing
+is asserted: the targets are printed beside what was measured.
 
 Suffixes: N tokens, H hidden, V vocabulary.
 """

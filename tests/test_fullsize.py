@@ -468,6 +468,24 @@ class TestVllm:
         assert sequences["sampler_version"].tolist() == [0] * 12 + [2] * 6
         assert sequences["trainer_version"].tolist() == [0] * 6 + [1] * 6 + [2] * 6
 
+    def test_the_engines_columns_are_the_trainers_at_any_temperature(self, folder: Path) -> None:
+        environment = self.environment(folder, top_k=20, temperature=0.7)
+        job = experiment(environment, steps=1, prompts=2, samples=2)
+        loop = FullLoop(job, environment, place("cpu", []), byte_tokenizer())
+        try:
+            rollout, _ = loop.rollout(1)
+        finally:
+            loop.close()
+        mu, at = rollout.mu, loop.trainer.columns(rollout, rollout.mu)
+        assert mu.ids.shape == (sum(rollout.lengths), 21)
+        assert not mu.repeats.all()
+        tolerance = OTHER_LIBRARY_FLOAT32["rtol"] * float(mu.logp.abs().max())
+        assert (at.logp[:, 0] - mu.logp_a).abs().max() < tolerance
+        assert (at.logp[:, 1:] - mu.logp).abs().max() < tolerance
+        assert (at.log_tail.exp() - mu.tail_mass).abs().max() < tolerance
+        loop.trainer.environment = self.environment(folder, top_k=20)  # control: another temperature
+        assert (loop.trainer.columns(rollout, mu).logp[:, 0] - mu.logp_a).abs().max() > 0.1
+
     def test_a_sync_of_a_rounding_engine_rounds_anew(self, folder: Path) -> None:
         environment = self.environment(folder, precision="int4-emulated")
         job = experiment(environment, steps=1, prompts=2, samples=2, sync_every=1, lr=0.5)

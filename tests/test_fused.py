@@ -209,7 +209,6 @@ def test_column_gradients_are_the_enumerated_ones(name: str, k: int) -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler; none found")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it compiles
 def test_the_compiled_core_gives_the_same_gradients() -> None:
     b, rule = batch(dtype=torch.float32), correction("dlc", high=2.0)
     eager, compiled = (

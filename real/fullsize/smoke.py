@@ -22,6 +22,7 @@ process.prepare()
 
 import torch  # noqa: E402 - after its variables are set
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM  # noqa: E402
+from transformers.utils import logging  # noqa: E402
 
 from real.fullsize.devices import cards, place  # noqa: E402
 from real.fullsize.load import SHAPES  # noqa: E402
@@ -139,6 +140,7 @@ def main() -> int:
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--correction", default="dlc")
     given = parser.parse_args()
+    logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as folder:
         try:
             smoke(
