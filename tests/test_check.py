@@ -20,16 +20,15 @@ def estimate(value, stderr=0.0, **rest):
     return Estimate(value=value, stderr=stderr, unit="nats", **rest)
 
 
-def check(measured, control, form="at most", predicted=0.0, margin=1.0, **rest):
+def check(measured, control, predicted=0.0, margin=1.0):
     return Check(
         claim="dlc",
         reading="r",
-        form=form,
+        form="at most",
         predicted=estimate(predicted),
         margin=margin,
         measured=measured,
         control=Control(what="effect off", measured=control),
-        **rest,
     )
 
 

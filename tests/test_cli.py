@@ -190,8 +190,7 @@ def test_a_run_killed_and_interrupted_ends_as_if_it_had_not_been(tmp_path):
         assert done.returncode == 0, done.stderr
         assert "12 steps" in done.stdout
     found = [Store(tmp_path / where).find("real", experiment) for where in ("disturbed", "whole")]
-    assert all(found)
-    first, second = (f.traces[0] for f in found)
+    first, second = (run.traces[0] for run in found if run is not None)
     for table in ("tokens", "sequences", "steps"):
         a, b = getattr(first, table), getattr(second, table)
         assert a.keys() == b.keys()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from real.settings import Mini, SamplerName, working_point_a
 from theory.corrections import Correction, correction
@@ -120,7 +120,7 @@ def toy_plan(seed: int = 0) -> Plan:
 def _toy_world(env: int, lr: float) -> WorldPlan:
     main = lr == MAIN_LR
 
-    def at(run: int, rule: str | Correction = "pg", **changes: int) -> Experiment:
+    def at(run: int, rule: str | Correction = "pg", **changes: Any) -> Experiment:
         # runs that are compared must share no draws: the seeds differ by reference, batch and method
         return setting_s(env, quantile=QUANTILE, lr=lr, correction=rule, seed=run, **changes)
 

@@ -68,9 +68,10 @@ def leaving(world: World, cell: str, /) -> float:
 
 def units(evidence: Evidence, /) -> list[World]:
     """Worlds, or the runs of the only one."""
-    if len(evidence.worlds) > 1:
-        return list(evidence.worlds)
-    world = evidence.worlds[0]
+    worlds = list(evidence.worlds)
+    if len(worlds) != 1:
+        return worlds
+    world = worlds[0]
     runs = min(len(c.traces) for n, c in world.cells.items() if n != world.on_policy)
     reference = np.arange(world.floor.shape[1])
     return [_alone(world, i, reference) for i in range(runs)]
@@ -134,7 +135,7 @@ def _before_check(evidence: Evidence, level: Level) -> Check:
 
     def worst(cell: str) -> Callable[[World], float]:
         def reading(world: World) -> float:
-            healthy = world.steps <= crossing(world, level.plain, level.column)
+            healthy = world.steps < crossing(world, level.plain, level.column)
             return math.log(deviation(world, cell)[healthy].max()) if healthy.any() else math.nan
 
         return reading

@@ -152,16 +152,16 @@ def _parallel(
         return []
     stop = threading.Event()
 
-    def look() -> None:
+    def look(report: Callable[[], None]) -> None:
         while not stop.wait(1.0):
-            watch()
+            report()
 
     if watch is not None:
-        threading.Thread(target=look, daemon=True).start()
+        threading.Thread(target=look, args=(watch,), daemon=True).start()
     results = []
     try:
         # the default backend ends its workers when the caller is interrupted
-        jobs = Parallel(n_jobs=min(workers, len(tasks)), return_as="generator", batch_size=1)
+        jobs = Parallel(n_jobs=min(workers, len(tasks)), return_as="generator")
         for result in jobs(delayed(_ignoring_interrupts)(call, arguments) for call, arguments in tasks):
             results.append(result)
             if each is not None:
