@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -19,7 +20,6 @@ from theory.gradient import expected_gradient
 from validation.check import Check, Control
 from validation.checks import split
 from validation.claims import CLAIMS
-from validation.errors import BadUsage
 from validation.evidence import Evidence, Rows
 from validation.floor import LN_FLOORS
 
@@ -188,17 +188,49 @@ CLOSED_FORMS: Mapping[str, Callable[[int], list[Check]]] = MappingProxyType(
 )
 
 
-def checks_of(claims: Iterable[str], /, *, seed: int) -> list[Check]:
-    """Check claims in closed form; those that have none are left out.
+LAWS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "derived": frozenset({"split", "centering", "feedback", "ess-half", "heavy-tail", "excess"}),
+        "biases": frozenset({"centering"}),
+        "loops": frozenset({"feedback", "staleness-lr", "ppo-reference"}),
+        "ess": frozenset({"ess-half"}),
+        "tails": frozenset({"heavy-tail"}),
+        "excesses": frozenset({"excess"}),
+        "exits": frozenset({"off-support", "invisible"}),
+        "toggles": frozenset(
+            {"infra-top-p", "infra-retokenisation", "infra-reward-filter", "infra-deferred"}
+        ),
+        "watching": frozenset({"forecast", "monitor"}),
+    }
+)
+"""Modules of `validation.laws`, and the claims whose laws each holds"""
+
+
+def selected(only: Iterable[str], /) -> list[str]:
+    """Ids of the claims to check in closed form, in the order of the claims; all that have one if empty.
 
     Raises
     ------
-    BadUsage
-        If none of them has one.
+    ValueError
+        For an id that is unknown or has no closed form.
     """
-    names = [name for name in claims if name in CLOSED_FORMS]
-    if not names:
-        raise BadUsage(
-            f"none of these claims has a closed form here; those that have: {', '.join(CLOSED_FORMS)}"
-        )
-    return [check for name in names for check in CLOSED_FORMS[name](seed)]
+    known = set(CLOSED_FORMS).union(*LAWS.values())
+    wanted = list(only)
+    for name in wanted:
+        if name not in CLAIMS:
+            raise ValueError(f"unknown claim {name!r}; known: {', '.join(CLAIMS)}")
+        if name not in known:
+            having = ", ".join(c for c in CLAIMS if c in known)
+            raise ValueError(f"claim {name!r} has no closed form; those that have: {having}")
+    return [name for name in CLAIMS if name in (wanted or known)]
+
+
+def checks_of(claims: Iterable[str], /, *, seed: int) -> list[Check]:
+    """Check claims in closed form, in the order of the claims; those that have none are left out."""
+    wanted = set(claims)
+    found = [check for name in CLOSED_FORMS if name in wanted for check in CLOSED_FORMS[name](seed)]
+    for module, holds in LAWS.items():
+        if holds & wanted:
+            found += importlib.import_module(f"validation.laws.{module}").checks(seed)
+    order = list(CLAIMS)
+    return sorted((c for c in found if c.claim in wanted), key=lambda c: order.index(c.claim))

@@ -48,10 +48,12 @@ class Options:
 def main(options: Options) -> int:
     """Run the checks; 0 if every one could be run, whatever its verdict."""
     started = time.perf_counter()
+    from validation import closed_forms
     from validation.checks import needed, selected
 
     with usage():
-        claims = selected(c.strip() for c in options.only.split(",") if c.strip())
+        select = closed_forms.selected if options.engine == "theory" else selected
+        claims = select(c.strip() for c in options.only.split(",") if c.strip())
         whole = _plan(options)
         plan = None if whole is None else needed(whole, claims)
     _writable(options.json)
@@ -61,9 +63,7 @@ def main(options: Options) -> int:
 
     with running():
         if plan is None:
-            from validation.closed_forms import checks_of
-
-            evidence, checks = None, checks_of(claims, seed=options.seed)
+            evidence, checks = None, closed_forms.checks_of(claims, seed=options.seed)
         else:
             from validation.checks import CHECKS
 
