@@ -6,7 +6,7 @@ meant to follow. This module turns the core's constants into that average; `form
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,8 @@ class Prefix(NamedTuple):
     advantage: np.ndarray
 
     @property
-    def logs(self) -> Logps:
-        """Log-probabilities as the core takes them; -inf where the engine cannot sample."""
+    def logs(self) -> Any:
+        """`Logps` of all four as the core takes them; -inf where the engine cannot sample."""
         with np.errstate(divide="ignore"):
             return Logps(*(np.log(p) for p in (self.mu, self.pi_s, self.pi, self.pi_old)))
 
@@ -103,9 +103,10 @@ def tree(rng: np.random.Generator, size: int = 3) -> Tree:
 def responses(t: Tree) -> list[tuple[int, int | None]]:
     """Every response, as its one or two tokens."""
     size = len(t.ending)
-    return [(a, b) for a in range(size) if not t.ending[a] for b in range(size)] + [
-        (a, None) for a in range(size) if t.ending[a]
-    ]
+    out: list[tuple[int, int | None]] = []
+    for a in range(size):
+        out += [(a, None)] if t.ending[a] else [(a, b) for b in range(size)]
+    return out
 
 
 def expected_tree_update(rule: Correction, t: Tree) -> np.ndarray:

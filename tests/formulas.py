@@ -86,7 +86,8 @@ def assert_same(got: np.ndarray, expected: np.ndarray, *magnitudes: object) -> N
 
 def prefix_of(row: Rows, advantage: np.ndarray) -> Prefix:
     """Prefix with the policies of drawn rows; the batch starts at the trainer now."""
-    return Prefix(*(np.exp(x) for x in row.logs), np.exp(row.logpi), advantage)
+    mu, pi_s, pi = (np.exp(x) for x in row.logs)
+    return Prefix(mu, pi_s, pi, pi, advantage)
 
 
 def plain(weight: Callable[[Prefix, int], float]) -> Callable[[Prefix], np.ndarray]:

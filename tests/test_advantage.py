@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ from theory.advantage import STD_FLOOR, advantages
 
 def test_baselines_by_hand(xp):
     reward = carry(xp, np.array([[1.0, -1.0, -1.0, 1.0], [1.0, 1.0, 1.0, -1.0]]))
-    by_hand = {
+    by_hand: dict[Any, Any] = {
         "none": [[1, -1, -1, 1], [1, 1, 1, -1]],
         "global": [[0.75, -1.25, -1.25, 0.75], [0.75, 0.75, 0.75, -1.25]],
         "group": [[1, -1, -1, 1], [0.5, 0.5, 0.5, -1.5]],

@@ -282,6 +282,7 @@ def test_the_tail_from_the_kept_mass_agrees_with_the_sum_outside():
     """An engine reports only its top-K: the mass outside is 1 minus what they hold, in logs."""
     at = far(3)
     ids = top(at, 4)
-    for x, summed in zip(at.logs, outside(at.logs, ids, SIZE), strict=True):
+    summed_outside: Any = outside(at.logs, ids, SIZE)
+    for x, summed in zip(at.logs, summed_outside, strict=True):
         kept = logsumexp(x[ids])
         assert log_expm1_neg(kept) == pytest.approx(summed[0], abs=algebra(1 / (1 - np.exp(kept))))

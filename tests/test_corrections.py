@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from theory.corrections import (
 )
 from theory.resync import FAILURE_THRESHOLD
 
+UNKNOWN: Any = "pi_0"
 NAMES = ["pg", "is", "tis", "seq-is", "sc", "is-sc", "mis", "icepop", "ppo"]
 NAMES += ["decoupled-ppo", "m2po", "vcpo", "dlc"]
 
@@ -69,7 +71,7 @@ def test_what_a_correction_needs_from_the_engines():
     ("build", "message"),
     [
         (lambda: correction("dcl"), r"unknown correction 'dcl'; known: decoupled-ppo, dlc, icepop, is, "),
-        (lambda: correction("ppo", ppo_ref="trainer"), "unknown ppo_ref 'trainer'; known: before-batch, syn"),
+        (lambda: correction("ppo", ppo_ref=UNKNOWN), "unknown ppo_ref 'pi_0'; known: before-batch, synced"),
         (lambda: correction("tis", ppo_ref="engine"), "ppo_ref belongs to the correction 'ppo', got it with"),
         (lambda: correction("dlc", clipp="mask"), "has no field 'clipp'; known: cite, ratio, level, clip, "),
         (lambda: correction("is", ratio="lagg"), "unknown ratio 'lagg'; known: none, lag, total, batch"),
@@ -107,7 +109,12 @@ LOGS = Logps(
 
 def test_ratios_by_hand(xp):
     logs = Logps(*(carry(xp, x) for x in LOGS))
-    by_hand = {"none": [1, 1, 1], "lag": [0.25, 1.5, 1.5], "total": [0.2, 2, 1.5], "batch": [0.5, 1.2, 1]}
+    by_hand: dict[Any, Any] = {
+        "none": [1, 1, 1],
+        "lag": [0.25, 1.5, 1.5],
+        "total": [0.2, 2, 1.5],
+        "batch": [0.5, 1.2, 1],
+    }
     for ratio, expected in by_hand.items():
         np.testing.assert_allclose(np.exp(as_numpy(log_ratio(ratio, logs))), expected, rtol=algebra(1.0))
     one_update = logs._replace(pi_old=None)
@@ -164,11 +171,12 @@ def test_weights_of_responses_reach_every_token(xp):
     x = np.log(np.array([[2.0, 3.0, 7.0], [0.5, 1.0, 1.0]]))
     mask = np.array([[True, True, False], [True, True, True]])
     logs = Logps(carry(xp, -x), carry(xp, -x), carry(xp, np.zeros_like(x)))
-    for level, expected in (
-        ("token", [[2, 3, 7], [0.5, 1, 1]]),
-        ("sequence", [[6, 6, 6], [0.5, 0.5, 0.5]]),
-        ("geometric", [[6**0.5] * 3, [0.5 ** (1 / 3)] * 3]),
-    ):
+    by_hand: dict[Any, Any] = {
+        "token": [[2, 3, 7], [0.5, 1, 1]],
+        "sequence": [[6, 6, 6], [0.5, 0.5, 0.5]],
+        "geometric": [[6**0.5] * 3, [0.5 ** (1 / 3)] * 3],
+    }
+    for level, expected in by_hand.items():
         rule = Correction(cite="-", ratio="total", level=level)
         got = clipped_weight(rule, logs, carry(xp, np.ones_like(x)), mask=xp.asarray(mask))
         np.testing.assert_allclose(as_numpy(got)[mask], np.array(expected)[mask], rtol=algebra(1.0))

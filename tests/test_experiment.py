@@ -84,7 +84,8 @@ def test_every_field_of_a_correction_is_part_of_the_name(field):
 
 def test_equal_numbers_are_one_setting_however_they_are_written():
     plain = experiment(lr=1, environment=Bandit(beta=2))
-    for lr, beta in ((1.0, 2.0), (np.float64(1), np.float32(2)), (np.int64(1), 2)):
+    spellings: list[Any] = [(1.0, 2.0), (np.float64(1), np.float32(2)), (np.int64(1), 2)]
+    for lr, beta in spellings:
         assert experiment(lr=lr, environment=Bandit(beta=beta)) == plain
         assert experiment(lr=lr, environment=Bandit(beta=beta)).fingerprint() == plain.fingerprint()
     assert experiment(lr=1.5).fingerprint() != plain.fingerprint()

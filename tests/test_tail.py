@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from arviz_stats.base import array_stats
+from arviz_stats.base.array import array_stats
 from libraries import as_numpy, carry, compiled
 from tolerances import MONTE_CARLO_Z, library
 

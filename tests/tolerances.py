@@ -17,7 +17,6 @@ golden trace                              ``GOLDEN_RTOL``
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ BITWISE = 0.0
 ALGEBRA_FACTOR = 8.0
 """The largest factor an exact identity may ask for: about that many roundings of its largest terms"""
 
-OTHER_LIBRARY_FLOAT32 = {"rtol": 2e-5, "atol": 1e-6}
+OTHER_LIBRARY_FLOAT32: dict[str, Any] = {"rtol": 2e-5, "atol": 1e-6}
 """The same float32 formula in another library: exp and log differ by ulps, sums by their order"""
 
 ORDER_MARGIN = 0.35
@@ -59,6 +58,6 @@ def library(dtype: Any = np.float64) -> float:
     return 4 * math.sqrt(eps(dtype))
 
 
-def order_of(errors: Sequence[float], steps: Sequence[float]) -> float:
+def order_of(errors: Any, steps: Any) -> float:
     """Exponent p of ``error ~ step^p``, by least squares in logs."""
     return float(np.polyfit(np.log(np.asarray(steps)), np.log(np.asarray(errors)), 1)[0])
