@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,26 +93,26 @@ def test_a_list_of_another_length_and_an_unknown_field_are_refused() -> None:
         row(step=1, seq_id=0, response_ids=RESPONSE, mask=[1, 1, 1], logprobs=MU, source="test")
 
 
-def test_appending_from_many_processes_keeps_lines_whole(tmp_path: Path) -> None:
-    import multiprocessing
+WORKER = """
+import sys
+from real.hooks.canonical import append, row
+file, worker = sys.argv[1], int(sys.argv[2])
+for step in range(25):
+    same = [worker] * 2000
+    append(file, [row(step=step, seq_id=s, response_ids=same, mask=same, source="test") for s in range(2)])
+"""
 
-    file, context = tmp_path / "trace.jsonl", multiprocessing.get_context("fork")
-    workers = [context.Process(target=_many, args=(file, i)) for i in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+
+def test_appending_from_many_processes_keeps_lines_whole(tmp_path: Path) -> None:
+    file, root = tmp_path / "trace.jsonl", Path(prime_rl.__file__).parents[2]
+    started = [
+        subprocess.Popen([sys.executable, "-c", WORKER, str(file), str(worker)], cwd=root)
+        for worker in range(4)
+    ]
+    assert [worker.wait(timeout=120) for worker in started] == [0, 0, 0, 0]
     lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
     assert len(lines) == 200
     assert all(len(set(line["response_ids"])) == 1 for line in lines)
-
-
-def _many(file: Path, worker: int) -> None:
-    for step in range(25):
-        same = [worker] * 2000
-        append(
-            file, [row(step=step, seq_id=s, response_ids=same, mask=same, source="test") for s in range(2)]
-        )
 
 
 def trl_batch(**extra: Any) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from theory.arrays import log_remainder  # noqa: E402
 from theory.centering import coefficients, surrogate  # noqa: E402
 from theory.corrections import Logps, correction  # noqa: E402
 from theory.ess import ess_fraction, response_ess  # noqa: E402
+from theory.monitor import Trigger  # noqa: E402
 
 HAS_VLLM = find_spec("vllm") is not None
 
@@ -159,6 +160,15 @@ def test_the_push_follows_the_logged_ess(tmp_path: Path) -> None:
         assert entry["lag/resynced"] == float(entry["lag/ess_token"] < 0.9)
         held = 0 if entry["lag/resynced"] else held
     assert {e["lag/resynced"] for e in log} == {0.0, 1.0}
+
+
+def test_the_monitor_can_be_asked_in_place_of_the_plain_ess(tmp_path: Path) -> None:
+    job = countdown.trainer(small(correction="pg", resync_below=0.0, steps=6, lr=1.0), tmp_path)
+    job.trigger = Trigger(ess_below=0.9, missing_above=1.0)
+    job.train()
+    log = [e for e in job.state.log_history if "lag/ess_token" in e]
+    assert [e["lag/resynced"] for e in log] == [float(e["lag/ess_corrected"] < 0.9) for e in log]
+    assert any(e["lag/resynced"] for e in log)
 
 
 def test_without_movement_there_is_no_lag_and_no_push(tmp_path: Path) -> None:

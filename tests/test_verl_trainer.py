@@ -294,6 +294,16 @@ def test_the_decisions_are_those_of_the_rule_on_the_logged_series(monkeypatch) -
         assert m["lag/discrepancy_rms"] < 1e-6, "numerics stay apart from lag"
 
 
+def test_the_monitor_can_be_asked_in_place_of_the_plain_ess(monkeypatch) -> None:
+    change = {"+trainer.v1.lag_gated.trigger.ess_below": 0.8}
+    seen = run(monkeypatch, configured(sampler="stale", changes=change), steps=12, in_flight=0)
+    assert len(seen.pushes) > 1
+    for m in seen.metrics:
+        assert m["lag/pushed"] == float(m["lag/ess_corrected"] < 0.8 or m["lag/missing_mass"] > 0.1)
+    with pytest.raises(ValueError, match="measure=forward"):
+        configured(changes=change | {"trainer.v1.lag_gated.measure": "loss"})
+
+
 def test_without_movement_there_is_no_lag_and_no_push(monkeypatch) -> None:
     seen = run(monkeypatch, configured(), steps=6, lr=0.0)
     assert seen.pushes == [0]

@@ -26,12 +26,12 @@ from real.trl.supported import refuse
 from theory.arrays import log_remainder
 from theory.centering import coefficients, surrogate
 from theory.corrections import Correction, Logps
+from theory.monitor import Trigger, read_batch
 from theory.resync import should_resync
-from theory.token_measures import token_measures
 
 
 class LagGRPOTrainer(GRPOTrainer):
-    """GRPOTrainer with the correction core. All of TRL's arguments, and four more.
+    """GRPOTrainer with the correction core. All of TRL's arguments, and five more.
 
     Parameters
     ----------
@@ -44,6 +44,8 @@ class LagGRPOTrainer(GRPOTrainer):
     top_k : int
         Columns of the sampler's row that a centred correction sees; vLLM reports up to 20 unless told
         otherwise.
+    trigger : Trigger, optional
+        Ask `theory.monitor` for the push in place of the correction's plain ESS: tail put back, missing mass.
     dump : str, optional
         File the canonical trace is appended to; one a process when there are several.
 
@@ -59,6 +61,7 @@ class LagGRPOTrainer(GRPOTrainer):
         correction: Correction,
         sync_every: int = 1,
         top_k: int = 20,
+        trigger: Trigger | None = None,
         dump: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -66,7 +69,7 @@ class LagGRPOTrainer(GRPOTrainer):
         refuse(self, correction)
         if sync_every < 0 or top_k < 1:
             raise ValueError(f"sync_every must be >= 0 and top_k >= 1, got {sync_every} and {top_k}")
-        self.correction, self.sync_every = correction, sync_every
+        self.correction, self.sync_every, self.trigger = correction, sync_every, trigger
         self.top_k = min(top_k, self._plain_model().config.vocab_size)
         processes, index = self.accelerator.num_processes, self.accelerator.process_index
         self.dump = dump if dump is None or processes == 1 else f"{dump}.rank{index}"
@@ -214,13 +217,15 @@ class LagGRPOTrainer(GRPOTrainer):
             torch.cat([b[name] for b in batches]) for name in ("sampling_per_token_logps", "logpi_s")
         )
         every = self._gathered(mu_BT, pi_s_BT, torch.cat(pi), torch.cat([_counted(b) for b in batches]))
-        measures = token_measures(*every[:3], mask=every[3])
+        reading = read_batch(*every[:3], mask=every[3], trigger=self.trigger, resamples=0)
         held = self.state.global_step - self._held_version
         rule = self.correction
-        by_lag = should_resync(measures[f"ess_{rule.resync_level}"], rule.resync_below)
+        plain = getattr(reading, f"ess_{rule.resync_level}")
+        by_lag = reading.resync if self.trigger else should_resync(plain, rule.resync_below)
         due = should_resync(1.0, 0.0, steps_since=held, sync_every=self.sync_every)
         self._push_next = bool(by_lag or due)
-        measures |= {"resynced": float(by_lag), "steps_since_sync": float(held)}
+        measures = reading.measures() | {"resynced": float(by_lag), "steps_since_sync": float(held)}
+        measures |= {"ess_corrected": reading.ess_corrected, "missing_mass": reading.missing.value}
         for name, value in measures.items():
             self._metrics["train"][f"lag/{name}"].append(value)
         if self.dump is not None:

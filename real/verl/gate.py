@@ -20,6 +20,8 @@ class Gate:
     """ESS share of the lag ratio; 0: the schedule alone"""
     sync_every: int
     """Most updates the sampler is held; 0: no schedule"""
+    monitored: bool = False
+    """Whether `theory.monitor` asks for the push in place of the plain ESS"""
 
     def __post_init__(self) -> None:
         """Refuse a gate that never opens."""
@@ -28,10 +30,10 @@ class Gate:
                 f"a gate needs resync_below in [0, 1] and sync_every >= 0, got {self.resync_below} and "
                 f"{self.sync_every}"
             )
-        if self.resync_below == 0 and self.sync_every == 0:
+        if self.resync_below == 0 and self.sync_every == 0 and not self.monitored:
             raise ValueError("a gate with resync_below=0 and sync_every=0 never pushes; set one of them")
 
-    def fires(self, ess: float | None, held: int) -> bool:
+    def fires(self, ess: float | None, held: int, *, asked: bool = False) -> bool:
         """Whether to push now.
 
         Parameters
@@ -41,7 +43,9 @@ class Gate:
             log-probs, is no evidence that the batch is usable: it fires.
         held : int
             Updates since the last push, the one just made included.
+        asked : bool
+            Whether the monitor asks for a push.
         """
         by_schedule = should_resync(1.0, 0.0, steps_since=held, sync_every=self.sync_every)
-        by_lag = ess is not None and should_resync(ess, self.resync_below)
+        by_lag = asked if self.monitored else ess is not None and should_resync(ess, self.resync_below)
         return bool(by_schedule or by_lag)

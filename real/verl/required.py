@@ -11,6 +11,7 @@ def refuse(config: Any) -> None:
     """Raise a ValueError for the first setting that is not as required, naming the one to give."""
     v1, ref = config.trainer.v1, config.actor_rollout_ref
     correction = config.algorithm.get("rollout_correction") or {}
+    gated = v1.get("lag_gated") or {}
     engine = ref.actor.get("fsdp_config") or {}
     rule = rule_of(ref.actor.policy_loss)
     cases = [
@@ -45,9 +46,14 @@ def refuse(config: Any) -> None:
             "verl's snapshot of parameters on the CPU is the parameters themselves, so the lag would read 0",
         ),
         (
-            (v1.get("lag_gated") or {}).get("measure", "forward") not in ("forward", "loss"),
+            gated.get("measure", "forward") not in ("forward", "loss"),
             "trainer.v1.lag_gated.measure=forward or loss",
             "nothing else is known",
+        ),
+        (
+            gated.get("trigger") is not None and gated.get("measure", "forward") != "forward",
+            "trainer.v1.lag_gated.measure=forward beside a trigger",
+            "the monitor needs every token's log-ratio, not sums",
         ),
     ]
     if rule.centered:

@@ -4,6 +4,7 @@
     +trainer.v1.lag_gated.sync_every=64              # most updates the sampler is held; 0: no schedule
     +trainer.v1.lag_gated.measure=forward            # or loss: at the weights before the update, for free
     +trainer.v1.lag_gated.dump=trace.jsonl           # the canonical trace, with measure=forward
+    +trainer.v1.lag_gated.trigger.ess_below=0.5      # ask theory.monitor: tail put back, missing mass
 
 The threshold and its level are those of the row in ``actor.policy_loss``: ``lagfloor-dlc`` has 1/2 over
 tokens, and ``+actor_rollout_ref.actor.policy_loss.changes.resync_below=0.5`` gives it to any other. Loaded on
@@ -38,7 +39,7 @@ from real.verl.gate import Gate
 from real.verl.losses import rule_of
 from real.verl.required import refuse
 from real.verl.sums import measures_of_sums
-from theory.token_measures import token_measures
+from theory.monitor import Trigger, read_batch
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +55,18 @@ class LagGatedTrainer(PPOTrainerSeparateAsync):
         refuse(config)
         settings = config.trainer.v1.get("lag_gated") or {}
         self._rule = rule_of(config.actor_rollout_ref.actor.policy_loss)
-        self._gate = Gate(resync_below=self._rule.resync_below, sync_every=settings.get("sync_every", 0))
+        trigger = settings.get("trigger")
+        self._trigger = None if trigger is None else Trigger(**trigger)
+        self._gate = Gate(
+            resync_below=self._rule.resync_below,
+            sync_every=settings.get("sync_every", 0),
+            monitored=self._trigger is not None,
+        )
         self._by_forward = settings.get("measure", "forward") == "forward"
         self._dump = settings.get("dump")
         self._versions: list[int] = []
         self._measures: dict[str, float] = {}
+        self._asked = False
         super().__init__(config)
 
     # what the sampler holds
@@ -81,7 +89,8 @@ class LagGatedTrainer(PPOTrainerSeparateAsync):
     def on_step_end(self) -> None:
         """Push, or do not: the one place where verl pushes."""
         held = self.global_steps - self._versions[-1]
-        fires = self._gate.fires(self._measures.get(f"ess_{self._rule.resync_level}"), held)
+        ess = self._measures.get(f"ess_{self._rule.resync_level}")
+        fires = self._gate.fires(ess, held, asked=self._asked)
         if fires:
             super().on_step_end()
             self._remember_push()
@@ -177,10 +186,22 @@ class LagGatedTrainer(PPOTrainerSeparateAsync):
         names = [n for n in ("old_log_probs", "log_probs", "rollout_log_probs", VOTES) if n in data]
         padded = data.select(*names).to_padded_tensor()
         votes_BT = padded[VOTES].bool()
+        self._asked = False
         if not votes_BT.any():
             return {}
-        mu = padded.get("rollout_log_probs", None)
-        return token_measures(mu, padded["old_log_probs"], padded["log_probs"], mask=votes_BT)
+        reading = read_batch(
+            padded.get("rollout_log_probs", None),
+            padded["old_log_probs"],
+            padded["log_probs"],
+            mask=votes_BT,
+            trigger=self._trigger,
+            resamples=0,
+        )
+        self._asked = reading.resync
+        # NaN, broken log-probs, is no missing vote: it is kept for the gate to see
+        broken = {"ess_token": reading.ess_token, "ess_sequence": reading.ess_sequence}
+        more = {"ess_corrected": reading.ess_corrected, "missing_mass": reading.missing.value}
+        return broken | reading.measures() | more
 
 
 _TOP_K = {"distillation_use_topk": True}

@@ -124,4 +124,4 @@ def verdict(now: Progress, /) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None or math.isnan(value) else f"{value:.4g}"
+    return "-" if value is None or math.isnan(value) else f"{value:.3g}"
