@@ -20,11 +20,17 @@ import torch  # noqa: E402 - after its variables are set
 from torch import Tensor  # noqa: E402
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM, StaticCache  # noqa: E402
 
+from real import countdown  # noqa: E402
+from real.evaluate import prompt_ids  # noqa: E402
 from real.fp8 import hopper  # noqa: E402
 from real.fp8.formats import FORMATS, quantise_groups, quantise_weight, round_to  # noqa: E402
 from real.fp8.precision import PRECISIONS, choose  # noqa: E402
 from real.fp8.qwen3 import emulate, quantised  # noqa: E402
 from real.fp8.recipe import ENGINE_NAME, RECIPES, Recipe, recipe_of  # noqa: E402
+from real.fp8.strength import STRENGTHS, measure  # noqa: E402
+from real.model import flatten, load, row_logps  # noqa: E402
+from real.samplers.torch_sampler import TorchSampler  # noqa: E402
+from real.settings import TAU  # noqa: E402
 from theory.experiment import Numerics  # noqa: E402
 
 FLOATS = ["e4m3", "e5m2"]
@@ -334,6 +340,18 @@ def test_what_cannot_be_emulated_is_refused() -> None:
         quantised({"weight": torch.zeros(2, 2)}, RECIPES["fp8"])
 
 
+def test_coarser_formats_move_the_mini_model_further_and_rare_tokens_most() -> None:
+    sizes = ["fp8-weights", "fp8-linear", "fp8", "e5m2", "int4"]
+    found = [measure(TorchSampler(recipe=STRENGTHS[name])) for name in sizes]
+    assert [s.mean_abs for s in found] == sorted(s.mean_abs for s in found)
+    for strength in found:
+        rare, common = strength.by_probability[1], strength.by_probability[4]
+        assert rare > 10 * common
+        assert strength.kurtosis > 5
+    exact = measure(TorchSampler(), prompts=32)
+    assert exact.rms < OTHER_LIBRARY_FLOAT32["rtol"]
+
+
 # ---- real kernels
 
 
@@ -482,6 +500,37 @@ class TestVllm:
             else:  # an ulp before a rounding may flip it: rare, and small beside the rounding itself
                 assert engines.abs().median() < same_math(logmu)
                 assert rms(engines) < 0.15 * rms(format_gap)
+
+    @pytest.mark.parametrize("name", ["fp8", "int4"])
+    def test_the_two_engines_agree_on_the_mini_model(self, name: str) -> None:
+        """Whole rows at every prefix of real answers: rms and largest gap, beside the rounding's own."""
+        from real.samplers.vllm_sampler import VllmSampler
+
+        trainer = load()
+        flatten(trainer, TAU)
+        asked = prompt_ids(countdown.problems(64, seed=3))
+        vllm, twin = VllmSampler(recipe=RECIPES[name]), TorchSampler(recipe=RECIPES[name])
+        for sampler in (vllm, twin):
+            sampler.sync(trainer.state_dict(), 0)
+        rollout = vllm.sample(asked, 4, seed=0)
+        vllm.close()
+        mask = rollout.mask_BT
+        with torch.no_grad():
+            theirs, ours, exact = (
+                row[mask]
+                for row in (
+                    rollout.logmu_BTV,
+                    row_logps(twin.model, rollout.prompt_CP, rollout.response_BT),
+                    row_logps(trainer, rollout.prompt_CP, rollout.response_BT),
+                )
+            )
+        between, rounding = theirs - ours, theirs - exact
+        print(
+            f"{name}, mini-Qwen3, {len(theirs)} rows: vLLM - torch rms {rms(between):.1e} "
+            f"max {between.abs().max():.1e}; vLLM - trainer rms {rms(rounding):.1e} max {rounding.abs().max():.1e}"
+        )
+        assert between.abs().median() < same_math(theirs)
+        assert rms(between) < 0.15 * rms(rounding)
 
     def test_an_unquantised_engine_beside_an_emulated_one_keeps_its_arithmetic(self, tmp_path: Path) -> None:
         import real.fp8.emulated  # noqa: F401 - registers the quantisation
