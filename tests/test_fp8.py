@@ -527,7 +527,8 @@ class TestVllm:
         between, rounding = theirs - ours, theirs - exact
         print(
             f"{name}, mini-Qwen3, {len(theirs)} rows: vLLM - torch rms {rms(between):.1e} "
-            f"max {between.abs().max():.1e}; vLLM - trainer rms {rms(rounding):.1e} max {rounding.abs().max():.1e}"
+            f"max {between.abs().max():.1e}; vLLM - trainer rms {rms(rounding):.1e} "
+            f"max {rounding.abs().max():.1e}"
         )
         assert between.abs().median() < same_math(theirs)
         assert rms(between) < 0.15 * rms(rounding)
