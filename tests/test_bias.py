@@ -52,7 +52,7 @@ def test_the_matched_centre_gives_z_times_the_gradient_at_qhat(row: Rows, advant
     at = prefix_of(row, advantage)
     q = at.mu * at.pi / at.pi_s
     qhat = softmax(row.z + (row.z_mu - row.z_s))
-    np.testing.assert_allclose(q / q.sum(), qhat, rtol=0, atol=algebra(row.z, row.z_s, row.z_mu))
+    np.testing.assert_allclose(q / q.sum(), qhat, rtol=0, atol=algebra(1.0, row.z, row.z_s, row.z_mu))
     largest = max(1.0, float((at.pi / at.pi_s).max()), float(q.sum())) * (1 + np.abs(row.z).max())
     assert_same(
         expected_update(CORRECTIONS["is-sc"], at), q.sum() * policy_gradient(qhat, advantage), largest * 3
