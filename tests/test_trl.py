@@ -29,7 +29,7 @@ from torch import Tensor  # noqa: E402
 
 from real.trl import countdown  # noqa: E402
 from real.trl.countdown import Settings  # noqa: E402
-from real.trl.gate import HoldSampler  # noqa: E402
+from real.trl.gate import HoldSampler, ess_of_last_batch  # noqa: E402
 from real.trl.rows import from_lists  # noqa: E402
 from theory.arrays import log_remainder  # noqa: E402
 from theory.centering import coefficients, surrogate  # noqa: E402
@@ -286,6 +286,35 @@ def test_with_vllm_a_push_arrives_and_a_held_engine_keeps_its_weights(tmp_path: 
     assert any("eval_reward" in e for e in job.state.log_history), (
         "evaluated in between, on the trainer's weights"
     )
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_VLLM, reason="vllm is not installed here")
+def test_a_stock_trainers_engine_is_pushed_only_where_the_callback_fires(tmp_path: Path) -> None:
+    from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportAttributeAccessIssue]
+
+    from real.trl.cpu_engine import load_whole, small_engine
+
+    settings = small(vllm=True, steps=4, lr=2.0)
+    with small_engine(dtype="float32"):
+        arguments = GRPOConfig(**countdown.grpo_arguments(settings, tmp_path))
+        job = GRPOTrainer(args=arguments, **countdown.parts(settings, tmp_path))
+    load_whole(job.vllm_generation)
+    pushed, read = [], []
+    plain = job.vllm_generation.sync_weights
+    job.vllm_generation.sync_weights = lambda: (pushed.append(job.state.global_step), plain())
+
+    def fires() -> bool:
+        read.append(ess_of_last_batch(job))
+        return job.state.global_step == 2
+
+    job.add_callback(HoldSampler(job, fires))
+    job.train()
+    assert [step for step in pushed if step < 4] == [0, 2], "at the start, and where it fired"
+    assert len(read) == 4
+    assert all(0 < ess <= 1 for ess in read)
+    assert read[0] < 1, "the control: an update had moved the weights"
 
 
 @pytest.mark.slow

@@ -175,7 +175,7 @@ class Buffer:
         tag = {"min_global_steps": version, "max_global_steps": version}
         self.ready.append((keys, [dict(tag) for _ in keys]))
 
-    def sample(self, **_: Any) -> tuple[Any, dict]:
+    def sample(self, **request: Any) -> tuple[Any, dict]:
         while len(self.ready) < self.parts + self.in_flight:
             self.generate()
         keys, tags = [], []

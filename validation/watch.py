@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -209,7 +209,7 @@ class TraceFiles:
             yield value
 
 
-def measures_of(lines: list[Mapping[str, Any]], /) -> dict[str, float]:
+def measures_of(lines: Sequence[Mapping[str, Any]], /) -> dict[str, float]:
     """Measures of one step from its lines, keys of STEP_COLUMNS; what the lines lack is absent."""
     found = {}
     rewards = [float(line["reward"]) for line in lines if line.get("reward") is not None]
@@ -237,7 +237,7 @@ def measures_of(lines: list[Mapping[str, Any]], /) -> dict[str, float]:
     return found
 
 
-def _padded(lines: list[Mapping[str, Any]], name: str, width: int) -> np.ndarray:
+def _padded(lines: Sequence[Mapping[str, Any]], name: str, width: int) -> np.ndarray:
     """One column of all responses, NaN where a response has ended or has no number."""
     out = np.full((len(lines), width), np.nan)
     for row, line in zip(out, lines, strict=True):

@@ -80,34 +80,27 @@ def reward(
     ]
 
 
-def trainer(settings: Settings, folder: Path, *, accumulation: int = 1, **changes: Any) -> LagGRPOTrainer:
-    """Set a run up in a folder, which holds the model and the tokenizer for vLLM.
+def parts(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Return model, data and reward of a run, as arguments of GRPOTrainer; the folder holds them for vLLM.
+
+    Model and tokenizer are in the folder too.
 
     Parameters
     ----------
     settings : Settings
         The run.
     folder : Path
-        Existing; model and tokenizer are written there.
-    accumulation : int
-        Micro-batches an update is made of.
-    **changes
-        Other arguments of TRL's GRPOConfig.
+        Existing; vLLM starts from it.
     """
     from datasets import Dataset
     from transformers import AutoModelForCausalLM
-    from trl import GRPOConfig  # pyright: ignore[reportAttributeAccessIssue]
 
-    from real.countdown import RESPONSE_TOKENS, problems
+    from real.countdown import problems
     from real.model import flatten, load
-    from real.trl.cpu_engine import small_engine
-    from real.trl.trainer import LagGRPOTrainer
-    from theory.corrections import correction
 
-    model = load()
-    flatten(model, settings.tau)
-    model.save_pretrained(folder)
-    words = tokenizer()
+    start, words = load(), tokenizer()
+    flatten(start, settings.tau)
+    start.save_pretrained(folder)
     words.save_pretrained(folder)
     train, held_out = (
         Dataset.from_list(
@@ -118,7 +111,28 @@ def trainer(settings: Settings, folder: Path, *, accumulation: int = 1, **change
             problems(settings.eval_prompts, seed=0, split="test"),
         )
     )
-    fields: dict[str, Any] = {
+    return {
+        "model": AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
+        "reward_funcs": reward,
+        "train_dataset": train,
+        "eval_dataset": held_out,
+        "processing_class": words,
+    }
+
+
+def grpo_arguments(settings: Settings, folder: Path, *, accumulation: int = 1) -> dict[str, Any]:
+    """Arguments of TRL's GRPOConfig: plain SGD, no clipping, no KL term, the mean over tokens, a CPU.
+
+    Parameters
+    ----------
+    settings, folder
+        As in `parts`.
+    accumulation : int
+        Micro-batches an update is made of.
+    """
+    from real.countdown import RESPONSE_TOKENS
+
+    return {
         "output_dir": str(folder),
         "max_steps": settings.steps,
         "per_device_train_batch_size": settings.prompts * settings.samples // accumulation,
@@ -132,7 +146,7 @@ def trainer(settings: Settings, folder: Path, *, accumulation: int = 1, **change
         "learning_rate": settings.lr,
         "lr_scheduler_type": "constant",
         "optim": "sgd",
-        "max_grad_norm": 0.0,  # no clipping
+        "max_grad_norm": 0.0,
         "scale_rewards": "none",
         "beta": 0.0,
         "loss_type": "dapo",
@@ -148,18 +162,25 @@ def trainer(settings: Settings, folder: Path, *, accumulation: int = 1, **change
         "vllm_mode": "colocate",
         "vllm_max_model_length": 64,
     }
+
+
+def trainer(settings: Settings, folder: Path, *, accumulation: int = 1, **changes: Any) -> LagGRPOTrainer:
+    """Set a run up; `changes` are other arguments of GRPOConfig, the rest is as in `grpo_arguments`."""
+    from trl import GRPOConfig  # pyright: ignore[reportAttributeAccessIssue]
+
+    from real.trl.cpu_engine import small_engine
+    from real.trl.trainer import LagGRPOTrainer
+    from theory.corrections import correction
+
     rule: dict[str, Any] = {} if settings.resync_below is None else {"resync_below": settings.resync_below}
+    fields = grpo_arguments(settings, folder, accumulation=accumulation) | changes
     with small_engine(dtype=settings.precision) if settings.vllm else nullcontext():
         return LagGRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
-            reward_funcs=reward,
-            args=GRPOConfig(**fields | changes),
-            train_dataset=train,
-            eval_dataset=held_out,
-            processing_class=words,
+            args=GRPOConfig(**fields),
             correction=correction(settings.correction, **rule),
             sync_every=settings.sync_every,
             dump=settings.dump,
+            **parts(settings, folder),
         )
 
 
