@@ -1,6 +1,9 @@
-"""How often the audit names the right kind: random draws of each synthetic case, and false alarms on healthy logs.
+"""How often the audit names the right kind: random draws of each synthetic case.
 
-Run as ``python benchmarks/audit_confusion.py [--draws 20] [--healthy 200] [--json FILE]``; minutes on two cores.
+And false alarms on healthy logs.
+
+Run as ``python benchmarks/audit_confusion.py [--draws 20] [--healthy 200] [--json FILE]``; minutes on two
+cores.
 """
 
 from __future__ import annotations

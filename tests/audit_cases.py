@@ -1,6 +1,9 @@
-"""Every public case of the audit, built from its synthetic line, and faults of the same kinds that are on no list.
+"""Every public case of the audit, built from its synthetic line.
 
-A case is a function of a Generator and returns a `Log` or curves. `CASES` names the kind the audit must put first.
+And faults of the same kinds that are on no list.
+
+A case is a function of a Generator and returns a `Log` or curves. `CASES` names the kind the audit must put
+first.
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ def in_steps(rows: int, steps: int) -> dict[str, np.ndarray]:
     return {"step": step, "version": step - 1, "trainer_version": step - 1}
 
 
-# -- A: what was sampled and what was reported -------------------------------------------------------------------------
+# -- A: what was sampled and what was reported
+# -------------------------------------------------------------------------
 
 
 def raw_at_temperature(temperature: float) -> Callable[[Rng], Log]:
@@ -71,7 +75,9 @@ def untempered_trainer(rng: Rng) -> Log:
     return build(rng, law)
 
 
-def truncated(logp: np.ndarray, top_p: float | None = None, top_k: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def truncated(
+    logp: np.ndarray, top_p: float | None = None, top_k: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Log-probs renormalised on the kept set, and the mass it had."""
     order = np.argsort(-logp, axis=-1)
     ranked = np.take_along_axis(np.exp(logp), order, -1)
@@ -111,7 +117,12 @@ def top_p_raw(rng: Rng, top_p: float = 0.8, numerics: float = 0.0) -> Log:
 
     def law(rng: Rng, z: np.ndarray, at: np.ndarray) -> dict[str, np.ndarray]:
         full = log_softmax(noise(rng, z, numerics))
-        return {"sample": truncated(full, top_p)[0], "mu": full, "pi_s": log_softmax(z), "entropy_of": log_softmax(z)}
+        return {
+            "sample": truncated(full, top_p)[0],
+            "mu": full,
+            "pi_s": log_softmax(z),
+            "entropy_of": log_softmax(z),
+        }
 
     return build(rng, law)
 
@@ -121,7 +132,12 @@ def cold_raw(rng: Rng) -> Log:
 
     def law(rng: Rng, z: np.ndarray, at: np.ndarray) -> dict[str, np.ndarray]:
         full = log_softmax(z)
-        return {"sample": log_softmax(z / 0.6), "mu": log_softmax(noise(rng, z, BF16)), "pi_s": full, "entropy_of": full}
+        return {
+            "sample": log_softmax(z / 0.6),
+            "mu": log_softmax(noise(rng, z, BF16)),
+            "pi_s": full,
+            "entropy_of": full,
+        }
 
     return build(rng, law)
 
@@ -176,7 +192,8 @@ def base_ten(rng: Rng) -> Log:
     return log
 
 
-# -- B: alignment, tokens, masks ---------------------------------------------------------------------------------------
+# -- B: alignment, tokens, masks
+# ---------------------------------------------------------------------------------------
 
 
 def suffix_shifted(rng: Rng, share: float = 0.02) -> Log:
@@ -298,7 +315,8 @@ def padding_shift(rng: Rng) -> Log:
     return log
 
 
-# -- C: non-finite -----------------------------------------------------------------------------------------------------
+# -- C: non-finite
+# -----------------------------------------------------------------------------------------------------
 
 
 def null_tokens(rng: Rng) -> Log:
@@ -335,7 +353,8 @@ def infinite(rng: Rng) -> Log:
     return log
 
 
-# -- D: engine numerics ------------------------------------------------------------------------------------------------
+# -- D: engine numerics
+# ------------------------------------------------------------------------------------------------
 
 
 def drifting(rng: Rng, first: float = 0.017, last: float = 0.055, steps: int = 30) -> Log:
@@ -422,7 +441,8 @@ def thirtyfold(rng: Rng) -> Log:
     return drifting(rng, 0.02, 0.6, 20)
 
 
-# -- E: weights, caches, versions --------------------------------------------------------------------------------------
+# -- E: weights, caches, versions
+# --------------------------------------------------------------------------------------
 
 
 def pinned(rng: Rng, *, column: str = "pi") -> Log:
@@ -443,9 +463,7 @@ def pinned(rng: Rng, *, column: str = "pi") -> Log:
         at_claim = log_softmax(z + rate * claimed[at // length][:, None] * direction)
         return {"sample": mu, "mu": mu, "pi_s": at_claim, "pi": pi}
 
-    return build(
-        rng, law, rows=rows, length=length, step=step, version=claimed, trainer_version=trainer
-    )
+    return build(rng, law, rows=rows, length=length, step=step, version=claimed, trainer_version=trainer)
 
 
 def stale_prefix_cache(rng: Rng) -> Log:
@@ -457,7 +475,12 @@ def stale_prefix_cache(rng: Rng) -> Log:
     old = np.where(shared & (columns["step"] > 1), 0.5, 0.0)
     scale = np.hypot((old[:, None] * np.exp(-np.arange(length) / 25)).ravel(), BF16)
     return build(
-        rng, engine(scale), rows=rows, length=length, prompts=prompts, group=np.where(shared, 0, 1 + np.arange(rows)),
+        rng,
+        engine(scale),
+        rows=rows,
+        length=length,
+        prompts=prompts,
+        group=np.where(shared, 0, 1 + np.arange(rows)),
         **columns,
     )
 
@@ -518,7 +541,10 @@ def fp8_series(rng: Rng) -> Log:
 
 
 def sync_skipped(rng: Rng) -> Log:
-    """Two syncs of ten did not arrive: there, and only there, the claimed weights do not explain the engine."""
+    """Two syncs of ten did not arrive.
+
+    There, and only there, the claimed weights do not explain the engine.
+    """
     rows, length, steps = 120, 80, 12
     columns = in_steps(rows, steps)
     missed = np.isin(columns["step"], [5, 9])
@@ -543,7 +569,8 @@ def slept_weights(rng: Rng) -> Log:
     return build(rng, engine(scale), rows=rows, length=length, **columns)
 
 
-# -- F: metrics that mislead -------------------------------------------------------------------------------------------
+# -- F: metrics that mislead
+# -------------------------------------------------------------------------------------------
 
 
 def clamped_mixture(rng: Rng) -> Log:
@@ -569,7 +596,8 @@ def overwritten(rng: Rng) -> Log:
     return log
 
 
-# -- curves ------------------------------------------------------------------------------------------------------------
+# -- curves
+# ------------------------------------------------------------------------------------------------------------
 
 
 def _jitter(rng: Rng, values: np.ndarray, size: float = 0.05) -> np.ndarray:
@@ -609,7 +637,10 @@ def curve_rounding(rng: Rng) -> dict[str, Any]:
 
 def curve_jump(rng: Rng) -> dict[str, Any]:
     step = np.arange(1, 41)
-    return {"step": step, "sampling/sampling_logp_difference/mean": _jitter(rng, np.where(step < 12, 0.015, 0.201))}
+    return {
+        "step": step,
+        "sampling/sampling_logp_difference/mean": _jitter(rng, np.where(step < 12, 0.015, 0.201)),
+    }
 
 
 def curve_fp8_series(rng: Rng) -> dict[str, Any]:
@@ -659,7 +690,10 @@ def curve_zero(rng: Rng) -> dict[str, Any]:
 
 def curve_infinite(rng: Rng) -> dict[str, Any]:
     step = np.arange(1, 31)
-    return {"step": step, "rollout_corr/k3_kl": np.where(step == 17, np.inf, _jitter(rng, np.full(30, 0.001)))}
+    return {
+        "step": step,
+        "rollout_corr/k3_kl": np.where(step == 17, np.inf, _jitter(rng, np.full(30, 0.001))),
+    }
 
 
 def curve_lag(rng: Rng) -> dict[str, Any]:
@@ -679,7 +713,9 @@ def curve_entropy_collapse(rng: Rng) -> dict[str, Any]:
 
 PUBLIC: Mapping[str, Case] = MappingProxyType(
     {
-        "C01": Case(kind=SAMPLED, make=raw_at_temperature(0.6), formats=("canonical", "nemo_rl", "slime", "prime_rl")),
+        "C01": Case(
+            kind=SAMPLED, make=raw_at_temperature(0.6), formats=("canonical", "nemo_rl", "slime", "prime_rl")
+        ),
         "C03": Case(kind=SAMPLED, make=top_p_processed, formats=("canonical", "nemo_rl", "prime_rl")),
         "C05": Case(kind=NUMERICS, make=drifting),
         "C05 curve": Case(kind=NUMERICS, make=curve_drift, formats=("csv", "curve")),

@@ -143,14 +143,14 @@ def slime(log: Log, folder: Path) -> Path:
                     "response_lengths": length,
                     "loss_masks": _cut(log, log.mask, i),
                     "rollout_log_probs": mu,
-                    "log_probs": torch.tensor(_cut(log, log.pi_s, i), dtype=torch.float64)
-                    if log.pi_s is not None
-                    else None,
+                    "log_probs": (
+                        torch.tensor(_cut(log, log.pi_s, i), dtype=torch.float64)
+                        if log.pi_s is not None
+                        else None
+                    ),
                 }
             )
-        torch.save(
-            {"rollout_id": int(step), "samples": rollouts}, folder / "rollout_data" / f"{step}.pt"
-        )
+        torch.save({"rollout_id": int(step), "samples": rollouts}, folder / "rollout_data" / f"{step}.pt")
         torch.save(
             {"format_version": 2, "rollout_id": int(step), "rank": 0, "samples": trained},
             folder / "train_data" / f"{step}.pt",
@@ -206,7 +206,9 @@ def curve(columns: dict[str, Any], path: Path) -> Path:
         lines = [",".join(names)] + [",".join(str(v) for v in row) for row in rows]
         path.write_text("\n".join(lines) + "\n")
     else:
-        path.write_text("".join(json.dumps(dict(zip(names, map(float, row), strict=True))) + "\n" for row in rows))
+        path.write_text(
+            "".join(json.dumps(dict(zip(names, map(float, row), strict=True))) + "\n" for row in rows)
+        )
     return path
 
 

@@ -1,7 +1,11 @@
-"""Synthetic logs with the signature of public cases, and healthy ones: arrays first, then files in the users' formats.
+"""Synthetic logs with the signature of public cases, and healthy ones: arrays first.
 
-BASE is a small language model: 70% of the positions peaked, 30% flat, tokens drawn from the engine. Noise comes in two
-ways, as logit noise (it vanishes where the model is sure) and as plain noise on the difference (it does not): real
+Then files in the users' formats.
+
+BASE is a small language model: 70% of the positions peaked, 30% flat, tokens drawn from the engine. Noise
+comes in two
+ways, as logit noise (it vanishes where the model is sure) and as plain noise on the difference (it does
+not): real
 simulations do either. Every function takes a Generator.
 """
 
@@ -55,7 +59,9 @@ def log_softmax(z: Logits) -> np.ndarray:
 def base_logits(rng: np.random.Generator, n: int, vocab: int) -> Logits:
     """Logits of `n` positions: with 1500 ids the figures of the detection battery come out."""
     peaked = rng.random(n) < 0.7
-    z = rng.normal(size=(n, vocab)).astype(np.float32) * np.where(peaked, 1.0, 2.5)[:, None].astype(np.float32)
+    z = rng.normal(size=(n, vocab)).astype(np.float32) * np.where(peaked, 1.0, 2.5)[:, None].astype(
+        np.float32
+    )
     top = rng.integers(vocab, size=n)
     z[np.arange(n), top] += np.where(peaked, 10.0 - np.log(1500 / vocab), 0.0)
     return z
@@ -74,7 +80,9 @@ def noise(rng: np.random.Generator, z: Logits, scale: Any) -> Logits:
 
 
 Law = Callable[[np.random.Generator, Logits, np.ndarray], dict[str, np.ndarray]]
-"""From logits (n, V) and flat positions to log-prob rows: "sample" (drawn from), "mu" (reported), "pi_s", maybe "pi",
+"""From logits (n, V) and flat positions to log-prob rows: "sample" (drawn from), "mu" (reported), "pi_s".
+
+Maybe "pi",
 "kept" (n,)"""
 
 
@@ -143,7 +151,8 @@ LOGIT_TO_RMS = 0.69
 """rms of d over the logit noise that causes it, on BASE"""
 
 
-# -- healthy ---------------------------------------------------------------------------------------------------------
+# -- healthy
+# ---------------------------------------------------------------------------------------------------------
 
 
 def steps_of(rows: int, steps: int) -> np.ndarray:
@@ -163,7 +172,10 @@ def lagged(
     asynchronous: bool = False,
     **kw: Any,
 ) -> Log:
-    """Three policies with true lag: the trainer's logits move along a fixed direction plus noise, `rate` a step."""
+    """Three policies with true lag.
+
+    The trainer's logits move along a fixed direction plus noise, `rate` a step.
+    """
     step = steps_of(rows, steps)
     trainer = step - 1
     version = np.maximum(trainer - sync_every, 0) if asynchronous else (trainer // sync_every) * sync_every
@@ -171,7 +183,12 @@ def lagged(
 
     def law(rng: np.random.Generator, z: Logits, at: np.ndarray) -> dict[str, np.ndarray]:
         mu = log_softmax(noise(rng, z, numerics))
-        return {"sample": mu, "mu": mu, "pi_s": log_softmax(z), "pi": log_softmax(noise(rng, z, rate * gap[at]))}
+        return {
+            "sample": mu,
+            "mu": mu,
+            "pi_s": log_softmax(z),
+            "pi": log_softmax(noise(rng, z, rate * gap[at])),
+        }
 
     return build(
         rng,

@@ -1,7 +1,9 @@
 """Responses as rows of Python lists, and rows packed into blocks of columns: the audit's unit of work.
 
-Readers yield one `Row` a response with the lists just as JSON gave them; a block turns some hundred thousand tokens
-into arrays in one conversion a column. Token columns are those of `theory.records.TOKEN_COLUMNS`, row columns those
+Readers yield one `Row` a response with the lists just as JSON gave them; a block turns some hundred thousand
+tokens
+into arrays in one conversion a column. Token columns are those of `theory.records.TOKEN_COLUMNS`, row
+columns those
 of `SEQUENCE_COLUMNS`; what foreign logs add (a version per token, a second list of ids) stands in `extra`.
 """
 
@@ -25,8 +27,11 @@ FLOAT_COLUMNS = ("logmu", "logpi_s", "logpi", "entropy", "kept_mass", "advantage
 PER_ROW = ("advantage", "kept_mass")
 """Columns that may be one number for the whole row"""
 ROW_EXTRAS = ("file", "line", "prompt", "pack", "length_error", "mixed_version", "id_error")
-"""file, line: where the row stands; prompt: key of its prompt ids; pack: place in its pack; length_error: log-probs
-minus ids; mixed_version: sampled by several weights at unknown places; id_error: ids that two lists tell differently"""
+"""file, line: where the row stands; prompt: key of its prompt ids; pack: place in its pack; length_error.
+
+Log-probs
+minus ids; mixed_version: sampled by several weights at unknown places; id_error: ids that two lists tell
+differently"""
 
 UNKNOWN = np.iinfo(np.int64).min
 """A version, group, prompt or pack that was not logged"""
@@ -266,7 +271,7 @@ def _id_error(row: Row) -> int:
 
 
 def _integer(value: Any) -> int:
-    """A number or numeric word as an integer; UNKNOWN for anything else."""
+    """Return a number or numeric word as an integer; UNKNOWN for anything else."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or value is None:
@@ -283,7 +288,7 @@ def _integer(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
-    """A number, a list of one, or NaN."""
+    """Return a number, a list of one, or NaN."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e300 else float("nan")
@@ -294,7 +299,7 @@ def _word(value: Any) -> str:
 
 
 def _key(value: Any) -> int:
-    """A stable number for a group's name."""
+    """Return a stable number for a group's name."""
     number = _integer(value)
     if number != UNKNOWN or value is None:
         return number
@@ -302,7 +307,7 @@ def _key(value: Any) -> int:
 
 
 def _prompt_key(ids: Any) -> int:
-    """A stable number for a list of prompt ids."""
+    """Return a stable number for a list of prompt ids."""
     if not isinstance(ids, list) or not ids:
         return UNKNOWN
     try:

@@ -1,7 +1,11 @@
-"""One pass over the blocks: exact sums of everything, a table of rows, and a bounded sample for the detectors.
+"""One pass over the blocks: exact sums of everything, a table of rows.
 
-Memory is bounded whatever the log's size: sums do not grow, the table of rows and the sample are thinned by taking
-every second row when they are full. What is rare is kept in the exact sums: broken values, the largest differences.
+And a bounded sample for the detectors.
+
+Memory is bounded whatever the log's size: sums do not grow, the table of rows and the sample are thinned by
+taking
+every second row when they are full. What is rare is kept in the exact sums: broken values, the largest
+differences.
 """
 
 from __future__ import annotations
@@ -98,7 +102,8 @@ class Collector:
         self._kept_tokens = 0
         self._kept_rows = 0
 
-    # -- one block ---------------------------------------------------------------------------------------------
+    # -- one block
+    # ---------------------------------------------------------------------------------------------
 
     def add(self, block: Block, /) -> None:
         """Take one block."""
@@ -259,7 +264,8 @@ class Collector:
             ref,
         )
 
-    # -- the sample --------------------------------------------------------------------------------------------
+    # -- the sample
+    # --------------------------------------------------------------------------------------------
 
     def _keep(self, block: Block) -> None:
         first = self.rows - (len(block.starts) - 1)
@@ -287,7 +293,7 @@ class Collector:
         return full and self._kept_rows > RUN_OF_ROWS
 
     def sample(self) -> Sample:
-        """The sampled rows joined; a column some blocks lack is NaN there."""
+        """Return the sampled rows joined; a column some blocks lack is NaN there."""
         held = [block for _, block in self._kept]
         names = sorted({n for b in held for n in b.tokens})
         tokens: dict[str, np.ndarray] = {}

@@ -19,7 +19,6 @@ from validation.audit.source import Options
 from validation.audit.terminal import show
 
 
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """Audit a run from its own logs: name faults, split numerics from lag, say what cannot be known."""
@@ -33,7 +32,8 @@ class Command:
     format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """name of the format, if its content does not tell: see the README"""
     old_means: Literal["pi_s", "pi", "mu"] | None = None
-    """what the recomputed (old, prev) log-probs are: the trainer at the sampler's weights, at others, a copy of mu"""
+    """what the recomputed (old, prev) log-probs are: the trainer at the sampler's weights, at others, a copy
+    of mu"""
     align: int = 0
     """entry i of the engine's log-probs belongs to token i + ALIGN"""
     skip_bad: bool = False
@@ -43,7 +43,10 @@ class Command:
 
 
 def run(command: Command, /) -> int:
-    """Audit and report; 0 when the audit ran, 2 with one line on standard error when a file cannot be read."""
+    """Audit and report; 0 when the audit ran.
+
+    2 with one line on standard error when a file cannot be read.
+    """
     try:
         if not command.paths:
             raise BadLog("audit needs at least one file or folder, got none; name what the trainer wrote")

@@ -1,4 +1,7 @@
-"""The sample as the detectors see it: paired tokens, what is numerics among them, and what is already explained."""
+"""The sample as the detectors see it.
+
+Paired tokens, what is numerics among them, and what is already explained.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ from validation.audit.collect import Collector
 from validation.audit.sums import in_use
 
 LagFree = Literal["yes", "assumed", "no"]
-"""Whether d is numerics alone. yes: the trainer was scored at the sampler's weights, or only tokens of equal versions
-are looked at; assumed: at the start of the step, which is the same only in a run that syncs each step; no: pi"""
+"""Whether d is numerics alone. yes: the trainer was scored at the sampler's weights.
+
+Or only tokens of equal versions
+are looked at; assumed: at the start of the step, which is the same only in a run that syncs each step; no:
+pi"""
 
 BINS = 12
 """Quantile bins of log mu within which differences are compared: noise shrinks where the model is sure"""
@@ -92,7 +98,7 @@ class Evidence:
         return self.rows[name]
 
     def _gaps(self, at: np.ndarray, owner: np.ndarray) -> np.ndarray:
-        """Updates between sampler and trainer by token, -1 where not known."""
+        """Return updates between sampler and trainer by token, -1 where not known."""
         if not len(at):
             return np.zeros(0, dtype=np.int64)
         version = self.sample.tokens["version"][at]
@@ -113,7 +119,8 @@ class Evidence:
         self.g_gap = self._gaps(at, owner)
         self.g_step = self._row_column("step")[self.g_row] if len(at) else np.zeros(0, dtype=np.int64)
 
-    # -- views -------------------------------------------------------------------------------------------------
+    # -- views
+    # -------------------------------------------------------------------------------------------------
 
     @property
     def numerics(self) -> np.ndarray:

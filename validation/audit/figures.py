@@ -1,4 +1,7 @@
-"""Figures of the page, as SVG text: difference by position, probability and version, ratios, ESS over the steps."""
+"""Figures of the page, as SVG text.
+
+Difference by position, probability and version, ratios, ESS over the steps.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,13 @@ def figures(audit: Audit, /) -> dict[str, str]:
             out[caption] = _bars([r["bucket"] for r in rows], [r["mean_abs_d"] for r in rows], label)
     gaps = numbers.get("lag_by_version_gap") or numbers.get("by_version_gap") or []
     if len(gaps) > 1:
-        title = "|lag| by version gap" if "lag_by_version_gap" in numbers else "|log mu - log pi| by version gap"
+        title = (
+            "|lag| by version gap" if "lag_by_version_gap" in numbers else "|log mu - log pi| by version gap"
+        )
         out[title] = _bars(
-            [str(r["version_gap"]) for r in gaps], [r["mean_abs_d"] for r in gaps], "updates between sampler and trainer"
+            [str(r["version_gap"]) for r in gaps],
+            [r["mean_abs_d"] for r in gaps],
+            "updates between sampler and trainer",
         )
     if audit.collected is not None:
         named = {
@@ -42,7 +49,9 @@ def figures(audit: Audit, /) -> dict[str, str]:
         }
         drawn = {k: v.histogram for k, v in named.items() if v.n}
         if drawn:
-            out["Log ratios of tokens (log scale; what lies beyond 4 nats is in the outer bins)"] = _histogram(drawn)
+            out["Log ratios of tokens (log scale; what lies beyond 4 nats is in the outer bins)"] = (
+                _histogram(drawn)
+            )
     steps = numbers.get("lag_by_step") or numbers.get("by_step") or []
     if len(steps) > 1:
         out["Token ESS by step, raw, with the Gaussian prediction exp(-rms^2)"] = _ess(steps)
@@ -50,7 +59,7 @@ def figures(audit: Audit, /) -> dict[str, str]:
 
 
 def _svg(figure: Any) -> str:
-    """The figure's SVG without what differs from run to run."""
+    """Return the figure's SVG without what differs from run to run."""
     import matplotlib.pyplot as plt
 
     text = io.StringIO()
@@ -74,7 +83,13 @@ def _bars(names: list[str], values: list[float | None], label: str) -> str:
     figure, axes = _axes(label, "mean, nats")
     place = np.arange(len(names))
     axes.bar(place, [v or 0.0 for v in values], color="#3b6ea5")
-    axes.set_xticks(place, names, rotation=60 if len(names) > 8 else 0, fontsize=7, ha="right" if len(names) > 8 else "center")
+    axes.set_xticks(
+        place,
+        names,
+        rotation=60 if len(names) > 8 else 0,
+        fontsize=7,
+        ha="right" if len(names) > 8 else "center",
+    )
     return _svg(figure)
 
 

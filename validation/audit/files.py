@@ -1,6 +1,9 @@
-"""Finding and opening the files of a log: plain, gz and zst, JSON lines and whole documents, judged by content.
+"""Finding and opening the files of a log: plain, gz and zst, JSON lines and whole documents.
 
-Nothing here trusts a file name. A file's first bytes say what it is; a pickle is named and refused, never loaded.
+Judged by content.
+
+Nothing here trusts a file name. A file's first bytes say what it is; a pickle is named and refused, never
+loaded.
 """
 
 from __future__ import annotations
@@ -274,8 +277,8 @@ def _document(path: Path, progress: Any) -> Iterator[Record]:
         raise BadLog(f"{one_line(path)}: the compressed stream is broken ({one_line(error)})") from None
     if len(text) > LONGEST_DOCUMENT:
         raise BadLog(
-            f"{one_line(path)}: a JSON document may have {LONGEST_DOCUMENT} bytes at most, since it is held in memory; "
-            "write one record a line"
+            f"{one_line(path)}: a JSON document may have {LONGEST_DOCUMENT} bytes at most, since it is held"
+            " in memory; write one record a line"
         )
     value = _parse(text.lstrip(b"\xef\xbb\xbf").strip())
     items = value if isinstance(value, list) else [value]

@@ -69,7 +69,7 @@ class Finding:
         return self.healthy, -self.explains * self.confidence
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON of the report."""
+        """Return the JSON of the report."""
         return {
             "kind": self.kind,
             "fault": self.fault,

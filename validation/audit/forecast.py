@@ -1,4 +1,7 @@
-"""When will importance weighting fail, and which sync period would have kept it: from the lag by version gap."""
+"""When will importance weighting fail, and which sync period would have kept it.
+
+From the lag by version gap.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,10 @@ def of(collected: Collector, /) -> dict[str, Any] | None:
     crossing = crossing_step(math.log(2), drift=rate)
     seen = first_below([e for _, e in by_step], steps=[float(k) for k, _ in by_step])
     return {
-        "what": "updates after a sync at which the token ESS of pi/pi_s falls below "
-        f"{FAILURE_THRESHOLD:g}, Gaussian, spread growing linearly",
+        "what": (
+            "updates after a sync at which the token ESS of pi/pi_s falls below "
+            f"{FAILURE_THRESHOLD:g}, Gaussian, spread growing linearly"
+        ),
         "spread_per_update": float(f"{rate:.6g}"),
         "crossing_lag": float(f"{crossing:.4g}") if math.isfinite(crossing) else None,
         "resync_every": max(1, math.floor(crossing)) if math.isfinite(crossing) else None,

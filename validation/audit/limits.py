@@ -20,8 +20,8 @@ def of(
     if evidence is None:
         if log.metrics.rows:
             out.append(
-                "curves alone do not separate numerics from lag, nor show tokens, masks or versions: log ids and "
-                "log-probs per token of a few steps"
+                "curves alone do not separate numerics from lag, nor show tokens, masks or versions: log ids"
+                " and log-probs per token of a few steps"
             )
         elif not log.advice:
             out.append("the files hold no record at all")
@@ -30,12 +30,13 @@ def of(
         out.append("the engine's log-probs (mu) were not logged: no mismatch can be measured")
     if not collected.discrepancy.n:
         out.append(
-            "the trainer's log-probs were not logged: log them at the sampler's weights (pi_s) and now (pi), beside mu"
+            "the trainer's log-probs were not logged: log them at the sampler's weights (pi_s) and now (pi),"
+            " beside mu"
         )
     elif collected.reference == "logpi" and not (evidence.gap >= 0).any():
         out.append(
-            "numerics and lag are not separated: the log holds mu and pi only; log the trainer's log-probs at the "
-            "sampler's weights, or sampler and trainer versions (tokens of equal version give the floor)"
+            "numerics and lag are not separated: the log holds mu and pi only; log the trainer's log-probs at"
+            " the sampler's weights, or sampler and trainer versions (tokens of equal version give the floor)"
         )
     elif collected.reference == "logpi":
         out.append("pi_s was not logged: numerics are judged on tokens of equal version, lag by the rest")
@@ -48,8 +49,8 @@ def of(
         out.append("lag was not measured: the trainer's log-probs at the loss (pi) were not logged")
     if collected.discrepancy.n and not collected.measured["entropy"]:
         out.append(
-            "without entropy per token, truncation or temperature that is reported raw on both sides cannot be seen: "
-            "the ratios are 1"
+            "without entropy per token, truncation or temperature that is reported raw on both sides cannot"
+            " be seen: the ratios are 1"
         )
     if collected.discrepancy.n and not collected.by_gap.index:
         out.append(
@@ -57,7 +58,8 @@ def of(
         )
     if collected.mixed_versions:
         out.append(
-            f"{collected.mixed_versions} rows were sampled by several weights at places nobody logged; the oldest is taken"
+            f"{collected.mixed_versions} rows were sampled by several weights at places nobody logged; the"
+            " oldest is taken"
         )
     if 0 < collected.discrepancy.n < 2000:
         out.append(f"only {collected.discrepancy.n} tokens are compared: rare and small faults do not show")

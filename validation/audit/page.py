@@ -18,7 +18,9 @@ MOST_INPUTS = 20
 def page(audit: Audit, /) -> str:
     """Render the page."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.ChainableUndefined
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.ChainableUndefined,
     )
     told = document(audit)
     numbers = told["numbers"]

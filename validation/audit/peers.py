@@ -1,6 +1,7 @@
 """The frameworks' own mismatch metrics, under their own names and with their own definitions.
 
-They stand beside ours so that a user recognises them; where one hides what the raw numbers show, the report says so.
+They stand beside ours so that a user recognises them; where one hides what the raw numbers show, the report
+says so.
 Clips and exponent bounds are the frameworks' defaults.
 """
 

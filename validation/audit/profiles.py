@@ -1,4 +1,7 @@
-"""How large differences are by step, along a row, and from row to row: the shapes that tell one cause from another."""
+"""How large differences are by step, along a row, and from row to row.
+
+The shapes that tell one cause from another.
+"""
 
 from __future__ import annotations
 
@@ -174,7 +177,10 @@ class Along(NamedTuple):
 
     @property
     def early_share(self) -> float:
-        """Share of the excess over the last quarter that stands in the first: 1/2 for a step in the middle."""
+        """Share of the excess over the last quarter that stands in the first.
+
+        1/2 for a step in the middle.
+        """
         excess = self.quarters[:3] - self.quarters[3]
         total = float(excess.sum())
         return float(excess[0]) / total if total > 0 else 0.0
@@ -282,7 +288,10 @@ LEAST_RATIO = 3.0
 
 
 def unequal_rows(evidence: Evidence, size: np.ndarray, use: np.ndarray, /) -> Rows | None:
-    """Rows whose mean difference no chance could give, if rows fall into two kinds; None if they are one kind."""
+    """Rows whose mean difference no chance could give, if rows fall into two kinds.
+
+    None if they are one kind.
+    """
     row, x = evidence.row[use], np.minimum(size[use], CAP)
     if not len(row):
         return None

@@ -1,4 +1,7 @@
-"""The audit itself: read once, then judge; the answer holds what was found, the numbers, and what cannot be known."""
+"""The audit itself: read once, then judge.
+
+The answer holds what was found, the numbers, and what cannot be known.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from theory.records import Provenance
-from validation.audit import limits, numbers
+from validation.audit import limits, measures
 from validation.audit.collect import Collector
 from validation.audit.detectors import (
     alignment,
@@ -78,7 +81,7 @@ def judge(log: Log, collected: Collector, /) -> Audit:
             null_is_broken=log.reader is not None and log.reader.null_is_broken,
             settings=log.settings,
         )
-        figures = numbers.of(collected, evidence)
+        figures = measures.of(collected, evidence)
         found = detect(evidence, figures.get("forecast"))
     else:
         evidence = None
@@ -86,7 +89,7 @@ def judge(log: Log, collected: Collector, /) -> Audit:
     if log.metrics.rows:
         figures["curves"] = curves.summary(log.metrics)
     found.sort(key=lambda f: f.rank)
-    seen = numbers.provenance(collected, provenance)
+    seen = measures.provenance(collected, provenance)
     return Audit(
         inputs=log.inputs,
         provenance=seen,
@@ -99,7 +102,10 @@ def judge(log: Log, collected: Collector, /) -> Audit:
 
 
 def detect(evidence: Evidence, forecast: Mapping[str, Any] | None = None, /) -> list[Finding]:
-    """Run the detectors from hard facts to soft ones; each leaves out the tokens an earlier one accounts for."""
+    """Run the detectors from hard facts to soft ones.
+
+    Each leaves out the tokens an earlier one accounts for.
+    """
     found = [*non_finite.detect(evidence), *fills.detect(evidence), *alignment.detect(evidence)]
     copied = bypass.detect(evidence)
     told = sampled.detect(evidence)

@@ -1,4 +1,7 @@
-"""From paths to blocks: which reader each file gets, what the user overrides, what cannot be audited and why."""
+"""From paths to blocks: which reader each file gets, what the user overrides.
+
+What cannot be audited and why.
+"""
 
 from __future__ import annotations
 
@@ -186,8 +189,8 @@ class Log:
                 return
             keys = one_line(", ".join(map(str, record.value)), limit=80)
             raise BadLog(
-                f"{one_line(source.path)}:{record.line}: a file must hold one format, began as {reader.name}, "
-                f"got keys {keys or '(none)'}; split the file or pass --skip-bad"
+                f"{one_line(source.path)}:{record.line}: a file must hold one format, began as {reader.name},"
+                f" got keys {keys or '(none)'}; split the file or pass --skip-bad"
             )
         self._note_settings(record.value)
         try:
@@ -217,8 +220,8 @@ class Log:
             reader = reader_for(record)
         if reader is not None and self.reader is not None and reader.name != self.reader.name:
             raise BadLog(
-                f"{one_line(path)}: one audit reads one token format, got {self.reader.name} and {reader.name}; "
-                "audit them apart"
+                f"{one_line(path)}: one audit reads one token format, got {self.reader.name} and"
+                f" {reader.name}; audit them apart"
             )
         if reader is not None:
             self.reader = reader

@@ -1,6 +1,7 @@
 """Exact sums over a whole log, block by block: what the numbers of the report are made of.
 
-Ratios are never averaged and never clipped on the way: an ESS is that of the pooled sums (`theory.ess`). The tables
+Ratios are never averaged and never clipped on the way: an ESS is that of the pooled sums (`theory.ess`). The
+tables
 keep sums per bucket; merging two of them adds them.
 """
 
@@ -20,7 +21,7 @@ FLOOR = -1000.0
 
 PROBABILITY_EDGES = (0.01, 0.1, 0.5, 0.9, 0.99)
 """Upper edges of the probability buckets, by the engine's probability"""
-POSITION_EDGES = tuple(int(round(2 ** (k / 2))) for k in range(1, 41))
+POSITION_EDGES = tuple(round(2 ** (k / 2)) for k in range(1, 41))
 """Upper edges of the position buckets, in tokens: two per octave up to a million"""
 HISTOGRAM_EDGE = 4.0
 HISTOGRAM_BINS = 81
@@ -30,7 +31,7 @@ _LARGEST_LOG = 300.0
 
 
 def in_use(column: np.ndarray, /) -> np.ndarray:
-    """True where a log-prob is a number a probability can have: finite and above the floor."""
+    """Return true where a log-prob is a number a probability can have: finite and above the floor."""
     return np.isfinite(column) & (column > FLOOR)
 
 

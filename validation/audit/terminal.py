@@ -101,7 +101,9 @@ def _numbers(numbers: dict[str, Any], console: Console) -> None:
             "NeMo-RL token_mult_prob_error",
             "slime train_rollout_logprob_abs_diff",
         )
-        console.print(Text("as others log it: " + "; ".join(f"{n} {_cell(peers[n])}" for n in names), style="dim"))
+        console.print(
+            Text("as others log it: " + "; ".join(f"{n} {_cell(peers[n])}" for n in names), style="dim")
+        )
     told = numbers.get("forecast")
     if told:
         crossing = _cell(told["crossing_lag"])

@@ -1,1 +1,4 @@
-"""One file a kind of fault; each takes the evidence and returns findings, and marks the tokens it accounts for."""
+"""One file a kind of fault.
+
+Each takes the evidence and returns findings, and marks the tokens it accounts for.
+"""

@@ -1,4 +1,7 @@
-"""Log-probs that belong to other tokens: lists of other lengths, other ids, shifts, wrong pairs, re-tokenised ids."""
+"""Log-probs that belong to other tokens.
+
+Lists of other lengths, other ids, shifts, wrong pairs, re-tokenised ids.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ OUTLIER = 4.0
 
 
 def detect(evidence: Evidence, /) -> list[Finding]:
-    """Counts and ids first, then shifts of whole rows, of row ends, wrong pairs, single replaced ids."""
+    """Detect: counts and ids first, then shifts of whole rows, of row ends, wrong pairs.
+
+    Single replaced ids.
+    """
     found = [*_lengths(evidence), *_ids(evidence)]
     for look in (_shift, _suffix, _mispaired, _replaced):
         finding = look(evidence) if evidence.live.sum() >= LEAST_TOKENS else None
@@ -43,8 +49,10 @@ def _lengths(evidence: Evidence) -> list[Finding]:
     return [
         Finding(
             kind="alignment-tokens-masks",
-            fault=f"{rows} of {evidence.exact.rows} rows have log-probs and ids of different counts "
-            f"(most often {typical:+d}): the ids are not those that were sampled",
+            fault=(
+                f"{rows} of {evidence.exact.rows} rows have log-probs and ids of different counts "
+                f"(most often {typical:+d}): the ids are not those that were sampled"
+            ),
             confidence=0.9,
             explains=max(share, 0.5),
             figures=(
@@ -65,8 +73,10 @@ def _ids(evidence: Evidence) -> list[Finding]:
     return [
         Finding(
             kind="alignment-tokens-masks",
-            fault=f"the two lists of token ids differ in {rows} rows ({tokens} tokens): the trainer scored other ids "
-            "than the engine sampled",
+            fault=(
+                f"the two lists of token ids differ in {rows} rows ({tokens} tokens): the trainer scored"
+                " other ids than the engine sampled"
+            ),
             confidence=0.95,
             explains=0.9,
             figures=(
@@ -135,8 +145,10 @@ def _shift(evidence: Evidence) -> Finding | None:
     share = float(wrong.sum() / looked.sum())
     return Finding(
         kind="alignment-tokens-masks",
-        fault=f"the engine's log-probs are shifted by {-shift:+d} token(s) in {int(wrong.sum())} of "
-        f"{int(looked.sum())} rows",
+        fault=(
+            f"the engine's log-probs are shifted by {-shift:+d} token(s) in {int(wrong.sum())} of "
+            f"{int(looked.sum())} rows"
+        ),
         confidence=0.97,
         explains=evidence.explains(tokens),
         figures=(
@@ -147,7 +159,10 @@ def _shift(evidence: Evidence) -> Finding | None:
             Figure(what="rms d when moved back, nats", value=float(np.median(best_rms[wrong]))),
         ),
         rules_out=("numerics, lag and temperature: none of them is undone by a shift",),
-        first=f"move the log-probs by {shift:+d} (--align {shift:+d} audits them moved) and fix the slice that makes it",
+        first=(
+            f"move the log-probs by {shift:+d} (--align {shift:+d} audits them moved) and fix the slice that"
+            " makes it"
+        ),
         tokens=tokens,
     )
 
@@ -176,7 +191,8 @@ def _suffix(evidence: Evidence) -> Finding | None:
         n = len(at)
         if far.sum() < 3:
             continue
-        # before the change hardly any token is far off, after it many are: the split with the largest contrast
+        # before the change hardly any token is far off, after it many are: the split with the largest
+        # contrast
         before = np.cumsum(far) / np.arange(1, n + 1)
         after = (far.sum() - np.cumsum(far)) / np.maximum(n - np.arange(1, n + 1), 1)
         weight = np.sqrt(np.arange(1, n + 1) * (n - np.arange(1, n + 1))) / n
@@ -208,8 +224,10 @@ def _suffix(evidence: Evidence) -> Finding | None:
     clean = evidence.live
     return Finding(
         kind="alignment-tokens-masks",
-        fault=f"in {verified} of {rows} rows the two sides agree up to one position and are shifted from there to the "
-        "end: ids that were re-tokenised; figures before that position are clean",
+        fault=(
+            f"in {verified} of {rows} rows the two sides agree up to one position and are shifted from there"
+            " to the end: ids that were re-tokenised; figures before that position are clean"
+        ),
         confidence=0.95,
         explains=explains,
         figures=(
@@ -233,7 +251,10 @@ def _row_of(evidence: Evidence, tokens: np.ndarray) -> int:
 
 
 def _mispaired(evidence: Evidence) -> Finding | None:
-    """Rows that fit at a larger lag (padding read from the wrong side), or fit another row, or nothing at all."""
+    """Rows that fit at a larger lag (padding read from the wrong side), or fit another row.
+
+    Or nothing at all.
+    """
     looked = _bad_rows(evidence)
     if not looked:
         return None
@@ -254,8 +275,8 @@ def _mispaired(evidence: Evidence) -> Finding | None:
         return _mispaired_finding(
             evidence,
             lagged,
-            f"each of {len(lagged)} rows fits the other side at its own shift ({min(lags)} to {max(lags)} tokens): "
-            "padding was cut from the wrong side",
+            f"each of {len(lagged)} rows fits the other side at its own shift ({min(lags)} to {max(lags)}"
+            " tokens): padding was cut from the wrong side",
             "read left-padded and right-padded lists by their masks, not by their first entries",
             0.92,
         )
@@ -266,8 +287,8 @@ def _mispaired(evidence: Evidence) -> Finding | None:
         return _mispaired_finding(
             evidence,
             rest,
-            f"rows are paired wrongly: {matched} of {len(rest)} rows that do not fit their own log-probs fit another "
-            "row's",
+            f"rows are paired wrongly: {matched} of {len(rest)} rows that do not fit their own log-probs fit"
+            " another row's",
             "join the engine's and the trainer's sides by sample id, not by place in a list",
             0.95,
         )
@@ -279,8 +300,8 @@ def _mispaired(evidence: Evidence) -> Finding | None:
         return _mispaired_finding(
             evidence,
             rest,
-            f"in {len(rest)} rows the two sides have nothing to do with each other (correlation {corr:.2f}) although "
-            "both look like log-probs of this model: they belong to other tokens",
+            f"in {len(rest)} rows the two sides have nothing to do with each other (correlation {corr:.2f})"
+            " although both look like log-probs of this model: they belong to other tokens",
             "check how samples and their log-probs are joined",
             0.8,
         )
@@ -288,7 +309,7 @@ def _mispaired(evidence: Evidence) -> Finding | None:
 
 
 def _best_lag(mu: np.ndarray, ref: np.ndarray) -> int:
-    """The lag at which a row's two sides fit; 0 if there is none."""
+    """Detect: the lag at which a row's two sides fit; 0 if there is none."""
     n = len(mu)
     if n < 2 * SHORTEST:
         return 0
@@ -367,8 +388,11 @@ def _replaced(evidence: Evidence) -> Finding | None:
     rows = np.unique(evidence.row[tokens])
     return Finding(
         kind="alignment-tokens-masks",
-        fault=f"{count} scattered tokens ({share:.2%}) are {OUTLIER:g} to {size[out].max():.0f} nats less likely to the "
-        "trainer, never more: other ids were scored there than sampled (re-tokenised or replaced)",
+        fault=(
+            f"{count} scattered tokens ({share:.2%}) are {OUTLIER:g} to {size[out].max():.0f} nats less"
+            " likely to the trainer, never more: other ids were scored there than sampled (re-tokenised or"
+            " replaced)"
+        ),
         confidence=0.85,
         explains=explains,
         figures=(

@@ -12,7 +12,7 @@ COPIED = 0.99
 
 
 def detect(evidence: Evidence, /) -> list[Finding]:
-    """The engine's log-probs and the trainer's are one and the same column."""
+    """Detect: the engine's log-probs and the trainer's are one and the same column."""
     telling = evidence.live & (evidence.mu < -1e-4)
     if telling.sum() < 10:
         return []
@@ -23,8 +23,11 @@ def detect(evidence: Evidence, /) -> list[Finding]:
     return [
         Finding(
             kind="misleading-metrics",
-            fault=f"d = 0 exactly on {share:.1%} of the tokens: the {name} log-probs are a copy of the engine's or "
-            "overwrote them (bypass mode); the mismatch was not measured, and every metric of it reads 0",
+            fault=(
+                f"d = 0 exactly on {share:.1%} of the tokens: the {name} log-probs are a copy of the engine's"
+                " or overwrote them (bypass mode); the mismatch was not measured, and every metric of it"
+                " reads 0"
+            ),
             confidence=0.8,
             explains=1.0,
             figures=(
@@ -32,9 +35,14 @@ def detect(evidence: Evidence, /) -> list[Finding]:
                 Figure(what="tokens compared", value=float(np.sum(telling))),
             ),
             rules_out=(
-                "equal kernels: two engines that agree to the bit on every token are rare; if yours do, this is healthy",
+                (
+                    "equal kernels: two engines that agree to the bit on every token are rare; if yours do,"
+                    " this is healthy"
+                ),
             ),
-            first="log the trainer's own recomputed log-probs beside the engine's (verl: bypass_mode=false; AReaL: keep "
-            "logprobs when prox_logp is computed)",
+            first=(
+                "log the trainer's own recomputed log-probs beside the engine's (verl: bypass_mode=false;"
+                " AReaL: keep logprobs when prox_logp is computed)"
+            ),
         )
     ]

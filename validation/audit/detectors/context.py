@@ -1,4 +1,7 @@
-"""The two sides scored different contexts: an extra start token, a prompt cut differently, packs without a reset."""
+"""The two sides scored different contexts.
+
+An extra start token, a prompt cut differently, packs without a reset.
+"""
 
 from __future__ import annotations
 
@@ -74,8 +77,10 @@ def _packs(evidence: Evidence, shapes: Shapes) -> Finding | None:
     by = "by the pack index" if known else f"every {period} rows in the file's order"
     return Finding(
         kind="alignment-tokens-masks",
-        fault=f"the first sequence of each pack is clean and the later ones are off ({by}): packing without a reset of "
-        "positions or attention",
+        fault=(
+            f"the first sequence of each pack is clean and the later ones are off ({by}): packing without a"
+            " reset of positions or attention"
+        ),
         confidence=0.8,
         explains=explains,
         figures=(
@@ -90,7 +95,10 @@ def _packs(evidence: Evidence, shapes: Shapes) -> Finding | None:
 
 
 def _period(row: np.ndarray, clean: np.ndarray) -> tuple[float, int]:
-    """The period at which clean rows come back in the order of the file, and how many rows agree with it."""
+    """Detect: the period at which clean rows come back in the order of the file.
+
+    And how many rows agree with it.
+    """
     places = row[clean]
     if len(places) < 4 or not 0.05 < clean.mean() <= 0.55:
         return 0.0, 0

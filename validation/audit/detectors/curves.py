@@ -13,7 +13,9 @@ from validation.audit.profiles import Series, course
 from validation.audit.readers.curves import MISMATCH, Curves, is_entropy, matches
 
 LEVELS = {"nats": 0.105, "kl": 0.05, "probability": 0.01, "factor": 1.2}
-"""Level of each kind of distance that no healthy precision keeps up: mean |d| (FP8: .08), KL (FP8: .01 to .03), verl's
+"""Level of each kind of distance that no healthy precision keeps up: mean |d| (FP8: .08), KL (FP8.
+
+.01 to .03), verl's
 rule for probabilities (> .01), mean exp|d|"""
 
 
@@ -60,9 +62,12 @@ def _broken(curves: Curves) -> list[Finding]:
     return [
         Finding(
             kind="non-finite",
-            fault=f"{sum(counts.values())} logged values are NaN or infinite ({name} and {len(counts) - 1} more)"
-            if len(counts) > 1
-            else f"{counts[name]} logged values of {name} are NaN or infinite",
+            fault=(
+                f"{sum(counts.values())} logged values are NaN or infinite ({name} and {len(counts) - 1}"
+                " more)"
+                if len(counts) > 1
+                else f"{counts[name]} logged values of {name} are NaN or infinite"
+            ),
             confidence=0.9,
             explains=1.0,
             figures=tuple(Figure(what=n, value=c) for n, c in list(counts.items())[:6]),
@@ -101,7 +106,7 @@ def _misleading(columns: dict[str, np.ndarray]) -> list[Finding]:
 
 
 def _clamped(columns: dict[str, np.ndarray]) -> Finding | None:
-    """An ESS of clamped weights beside a chi-square that says it is gone."""
+    """Detect: an ESS of clamped weights beside a chi-square that says it is gone."""
     chi2 = _find(columns, "chi2_token")
     for ending in _ESS_NAMES:
         ess = _find(columns, ending)
@@ -111,7 +116,9 @@ def _clamped(columns: dict[str, np.ndarray]) -> Finding | None:
         if logged > 0.6 and raw < 0.5 and logged - raw > 0.2:
             return Finding(
                 kind="misleading-metrics",
-                fault=f"{ess[0]} reads {logged:.3f} on clamped weights; from {chi2[0]} the raw ESS is {raw:.3g}",
+                fault=(
+                    f"{ess[0]} reads {logged:.3f} on clamped weights; from {chi2[0]} the raw ESS is {raw:.3g}"
+                ),
                 confidence=0.93,
                 explains=1.0,
                 figures=(
@@ -131,11 +138,17 @@ def _above_one(columns: dict[str, np.ndarray]) -> Finding | None:
         if ess is not None and float(ess[1].max()) > 1.001:
             return Finding(
                 kind="misleading-metrics",
-                fault=f"{ess[0]} reaches {ess[1].max():.3g}: an ESS share cannot exceed 1, its denominator is wrong",
+                fault=(
+                    f"{ess[0]} reaches {ess[1].max():.3g}: an ESS share cannot exceed 1, its denominator is"
+                    " wrong"
+                ),
                 confidence=0.95,
                 explains=1.0,
                 figures=(Figure(what=ess[0], value=float(ess[1].max())),),
-                first="divide by the number of tokens that were summed; pool sums over micro-batches, do not average",
+                first=(
+                    "divide by the number of tokens that were summed; pool sums over micro-batches, do not"
+                    " average"
+                ),
             )
     return None
 
@@ -153,7 +166,10 @@ def _zero(columns: dict[str, np.ndarray]) -> Finding | None:
     name = (zero or ones)[0].name
     return Finding(
         kind="misleading-metrics",
-        fault=f"{name} is exactly 0 at every step: the log did not measure it (old log-probs are a copy of the engine's)",
+        fault=(
+            f"{name} is exactly 0 at every step: the log did not measure it (old log-probs are a copy of the"
+            " engine's)"
+        ),
         confidence=0.85,
         explains=1.0,
         figures=(Figure(what=f"{name}, steps at 0", value=len((zero or ones)[0].value)),),
@@ -163,7 +179,7 @@ def _zero(columns: dict[str, np.ndarray]) -> Finding | None:
 
 
 def _sequence_sum(columns: dict[str, np.ndarray]) -> Finding | None:
-    """A ratio of whole responses far from 1 while tokens agree."""
+    """Detect: a ratio of whole responses far from 1 while tokens agree."""
     ratio = _find(columns, "importance_sampling_ratio/mean") or _find(columns, "rollout_is_seq_mean")
     if ratio is None:
         return None
@@ -180,8 +196,10 @@ def _sequence_sum(columns: dict[str, np.ndarray]) -> Finding | None:
         figures.append(Figure(what=size[0], value=float(np.median(size[1]))))
     return Finding(
         kind="misleading-metrics",
-        fault=f"{ratio[0]} = {value:.3f} is the product over a whole response, clipped: it falls with the length while "
-        "tokens agree",
+        fault=(
+            f"{ratio[0]} = {value:.3f} is the product over a whole response, clipped: it falls with the"
+            " length while tokens agree"
+        ),
         confidence=0.85,
         explains=1.0,
         figures=tuple(figures),
@@ -191,7 +209,7 @@ def _sequence_sum(columns: dict[str, np.ndarray]) -> Finding | None:
 
 
 def _after_truncation(columns: dict[str, np.ndarray]) -> Finding | None:
-    """A largest weight that equals the clip at every step."""
+    """Detect: a largest weight that equals the clip at every step."""
     top = _find(columns, "rollout_is_max") or _find(columns, "importance_sampling_ratio/max")
     high = _find(columns, "rollout_is_ratio_fraction_high")
     if top is None or len(top[1]) < 5:
@@ -201,8 +219,10 @@ def _after_truncation(columns: dict[str, np.ndarray]) -> Finding | None:
         return None
     return Finding(
         kind="misleading-metrics",
-        fault=f"{top[0]} is {np.median(top[1]):.4g} at {capped:.0%} of the steps: it is taken after truncation, so the "
-        "tail is not in any logged number",
+        fault=(
+            f"{top[0]} is {np.median(top[1]):.4g} at {capped:.0%} of the steps: it is taken after truncation,"
+            " so the tail is not in any logged number"
+        ),
         confidence=0.8,
         explains=0.8,
         figures=(Figure(what=top[0], value=float(np.median(top[1]))),),
@@ -210,11 +230,12 @@ def _after_truncation(columns: dict[str, np.ndarray]) -> Finding | None:
     )
 
 
-# -- the course of a distance ------------------------------------------------------------------------------------------
+# -- the course of a distance
+# ------------------------------------------------------------------------------------------
 
 
 def _tell(metric: Metric, columns: dict[str, np.ndarray]) -> Finding | None:
-    """What the course of one distance says."""
+    """Detect: what the course of one distance says."""
     value, step = metric.value, metric.step
     if (value == 0).all():
         return None
@@ -256,7 +277,10 @@ def _teeth(size: np.ndarray, noise: float) -> int:
 def _lag_teeth(metric: Metric, teeth: int, figures: list[Figure]) -> Finding:
     return Finding(
         kind="lag",
-        fault=f"healthy policy lag by its shape: {metric.name} grows and falls back {teeth} times, as between syncs",
+        fault=(
+            f"healthy policy lag by its shape: {metric.name} grows and falls back {teeth} times, as between"
+            " syncs"
+        ),
         confidence=0.7,
         explains=0.8,
         figures=(Figure(what="falls by more than half of the range", value=teeth), *figures),
@@ -268,18 +292,22 @@ def _lag_teeth(metric: Metric, teeth: int, figures: list[Figure]) -> Finding:
 def _onset(metric: Metric, at: float, ratio: float, figures: list[Figure]) -> Finding:
     return Finding(
         kind="weights-caches-versions",
-        fault=f"{metric.name} jumps at step {at:g} by a factor {ratio:.3g} (in nats of d) and stays: the engine does not "
-        "hold the weights it claims from there on, or holds them rounded",
+        fault=(
+            f"{metric.name} jumps at step {at:g} by a factor {ratio:.3g} (in nats of d) and stays: the engine"
+            " does not hold the weights it claims from there on, or holds them rounded"
+        ),
         confidence=0.75,
         explains=0.9,
         figures=tuple(figures),
         rules_out=("lag: it grows step by step", "precision: it does not set in at one step"),
-        first="look at the sync before that step: precision of what was pushed, missing tensors, sleep and wake",
+        first=(
+            "look at the sync before that step: precision of what was pushed, missing tensors, sleep and wake"
+        ),
     )
 
 
 def _growth(metric: Metric, columns: dict[str, np.ndarray], figures: list[Figure]) -> Finding:
-    """A steady growth: numerics that drift, a sampler that is pinned, or lag that never resets."""
+    """Detect: a steady growth: numerics that drift, a sampler that is pinned, or lag that never resets."""
     value = metric.value
     quarter = max(len(value) // 10, 1)
     first, last = float(value[:quarter].mean()), float(value[-quarter:].mean())
@@ -302,8 +330,10 @@ def _growth(metric: Metric, columns: dict[str, np.ndarray], figures: list[Figure
     if large and synced and not collapsing:
         return Finding(
             kind="weights-caches-versions",
-            fault=f"{metric.name} grows {factor:.3g}-fold over the run and ignores the recorded syncs: the sampler appears "
-            "pinned to old weights",
+            fault=(
+                f"{metric.name} grows {factor:.3g}-fold over the run and ignores the recorded syncs: the"
+                " sampler appears pinned to old weights"
+            ),
             confidence=0.7,
             explains=0.9,
             figures=tuple(figures),
@@ -313,13 +343,17 @@ def _growth(metric: Metric, columns: dict[str, np.ndarray], figures: list[Figure
     if large and not collapsing:
         return Finding(
             kind="lag",
-            fault=f"{metric.name} grows {factor:.3g}-fold and never falls back: lag without a sync, or a sync that does not "
-            "arrive (curves cannot tell these apart)",
+            fault=(
+                f"{metric.name} grows {factor:.3g}-fold and never falls back: lag without a sync, or a sync"
+                " that does not arrive (curves cannot tell these apart)"
+            ),
             confidence=0.5,
             explains=0.8,
             figures=tuple(figures),
-            first="log versions of sampler and trainer with each sample, and the trainer's log-probs at the sampler's "
-            "weights",
+            first=(
+                "log versions of sampler and trainer with each sample, and the trainer's log-probs at the"
+                " sampler's weights"
+            ),
         )
     return Finding(
         kind="engine-numerics",
@@ -330,15 +364,20 @@ def _growth(metric: Metric, columns: dict[str, np.ndarray], figures: list[Figure
         explains=0.8,
         figures=tuple(figures),
         rules_out=("constant numerics: the floor of the first step does not hold",),
-        first="compare with the engine in higher precision on the last checkpoint; check versions to exclude lag",
+        first=(
+            "compare with the engine in higher precision on the last checkpoint; check versions to"
+            " exclude lag"
+        ),
     )
 
 
 def _level(metric: Metric, level: float, figures: list[Figure]) -> Finding:
     return Finding(
         kind="engine-numerics",
-        fault=f"{metric.name} is {level:.3g} from the first step on: above what healthy precision gives "
-        f"({LEVELS[metric.measures]:g})",
+        fault=(
+            f"{metric.name} is {level:.3g} from the first step on: above what healthy precision gives "
+            f"({LEVELS[metric.measures]:g})"
+        ),
         confidence=0.6,
         explains=0.8,
         figures=tuple(figures),

@@ -47,7 +47,10 @@ def _frequent(values: np.ndarray) -> list[float]:
 def _fill(
     evidence: Evidence, side: str, values: np.ndarray, other: np.ndarray, value: float
 ) -> Finding | None:
-    """A finding if tokens of this exact value disagree with the other side and their neighbours do not."""
+    """Detect: a finding if tokens of this exact value disagree with the other side.
+
+    And their neighbours do not.
+    """
     here = evidence.live & (values == value)
     rest = evidence.live & ~here
     typical = float(np.median(np.abs(evidence.d[rest]))) if rest.any() else 0.0
@@ -66,9 +69,11 @@ def _fill(
     impossible = "" if possible else " (above 0: no probability)"
     return Finding(
         kind="alignment-tokens-masks",
-        fault=f"{runs.story}: the {side}'s log-prob is exactly {value:g}{impossible} on {tokens.sum()} counted "
-        f"tokens in {len(np.unique(evidence.row[tokens]))} rows, where the other side says "
-        f"{np.median(other[bad]):.3g}",
+        fault=(
+            f"{runs.story}: the {side}'s log-prob is exactly {value:g}{impossible} on {tokens.sum()} counted "
+            f"tokens in {len(np.unique(evidence.row[tokens]))} rows, where the other side says "
+            f"{np.median(other[bad]):.3g}"
+        ),
         confidence=0.95 if not possible or runs.longest > 3 else 0.9,
         explains=evidence.explains(tokens),
         figures=(
@@ -152,8 +157,10 @@ def _padding(evidence: Evidence) -> Finding | None:
     share = float(tokens.mean())
     return Finding(
         kind="alignment-tokens-masks",
-        fault=f"padding under the mask: {tails} rows end in {int(tokens.sum() / tails)} tokens with log-prob 0 on both "
-        "sides, one id; every mean is diluted by them",
+        fault=(
+            f"padding under the mask: {tails} rows end in {int(tokens.sum() / tails)} tokens with log-prob 0"
+            " on both sides, one id; every mean is diluted by them"
+        ),
         confidence=0.85,
         explains=share,
         figures=(
@@ -179,8 +186,10 @@ def _alone(evidence: Evidence) -> list[Finding]:
         found.append(
             Finding(
                 kind="alignment-tokens-masks",
-                fault=f"a fill value counted as a log-prob: exactly {value:g} (above 0: no probability) on "
-                f"{int(here.sum())} counted tokens",
+                fault=(
+                    f"a fill value counted as a log-prob: exactly {value:g} (above 0: no probability) on "
+                    f"{int(here.sum())} counted tokens"
+                ),
                 confidence=0.95,
                 explains=1.0,
                 figures=(Figure(what="share of counted tokens", value=float(here.mean())),),
@@ -193,8 +202,10 @@ def _alone(evidence: Evidence) -> list[Finding]:
         found.append(
             Finding(
                 kind="alignment-tokens-masks",
-                fault=f"a fill value counted as a log-prob: exactly 0 on {exact_zero:.1%} of the tokens, "
-                "while hardly any lie just below",
+                fault=(
+                    f"a fill value counted as a log-prob: exactly 0 on {exact_zero:.1%} of the tokens, "
+                    "while hardly any lie just below"
+                ),
                 confidence=0.6,
                 explains=0.5,
                 figures=(

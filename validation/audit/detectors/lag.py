@@ -1,4 +1,7 @@
-"""Policy lag: how far the trainer has moved since the sampler's weights, and whether weights still carry it."""
+"""Policy lag: how far the trainer has moved since the sampler's weights.
+
+And whether weights still carry it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ LEAST_RMS = 2e-3
 def detect(
     evidence: Evidence, shapes: Shapes, found: list[Finding], forecast: Mapping[str, Any] | None, /
 ) -> list[Finding]:
-    """Measured lag, or, where only the total is known, lag inferred from the version gap or from its growth."""
+    """Measured lag, or, where only the total is known.
+
+    Lag inferred from the version gap or from its growth.
+    """
     if any(
         f.kind in ("weights-caches-versions", "alignment-tokens-masks") and f.confidence > 0.5 for f in found
     ):
@@ -117,7 +123,10 @@ def _by_gap(evidence: Evidence) -> list[Finding]:
 
 
 def _by_growth(evidence: Evidence, shapes: Shapes) -> list[Finding]:
-    """Only the total was logged, without versions: growth or a sawtooth over the steps is lag or drifting numerics."""
+    """Only the total was logged, without versions.
+
+    Growth or a sawtooth over the steps is lag or drifting numerics.
+    """
     if evidence.lag_free == "yes" or not shapes.enough:
         return []
     course = shapes.course

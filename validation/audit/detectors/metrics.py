@@ -10,11 +10,15 @@ from validation.audit.peers import VERL_CLAMP
 
 LOOKS_FINE = 0.8
 FAILED = 0.5
-"""A clamped ESS above the first over a raw one below the second misleads; the second is the articles' threshold"""
+"""A clamped ESS above the first over a raw one below the second misleads; the second is the articles'
+threshold"""
 
 
 def detect(evidence: Evidence, found: list[Finding], /) -> list[Finding]:
-    """The clamped ESS looks fine while the raw one has failed, and nothing structural explains the tail."""
+    """Detect: the clamped ESS looks fine while the raw one has failed.
+
+    And nothing structural explains the tail.
+    """
     exact = evidence.exact
     if exact.discrepancy.n < 50 or any(f.kind == "non-finite" for f in found):
         return []
@@ -30,8 +34,10 @@ def detect(evidence: Evidence, found: list[Finding], /) -> list[Finding]:
     return [
         Finding(
             kind="misleading-metrics",
-            fault=f"an ESS of weights clamped at {VERL_CLAMP:g} reads {clamped:.3f} while the raw token ESS is {raw:.3g}: "
-            "a rule on the clamped one never fires",
+            fault=(
+                f"an ESS of weights clamped at {VERL_CLAMP:g} reads {clamped:.3f} while the raw token ESS is"
+                f" {raw:.3g}: a rule on the clamped one never fires"
+            ),
             confidence=confidence,
             explains=0.9 if confidence > 0.5 else 0.3,
             figures=(

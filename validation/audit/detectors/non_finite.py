@@ -16,7 +16,8 @@ from validation.audit.sums import MISMATCH_NAMES
 PART_MEASURED = 0.3
 """Share of holes beyond which a column was measured on some tokens only, and the holes are no fault"""
 IMPOSSIBLE = 8.0
-"""Nats: a ratio of 3000 on a single token; BF16 and FP8 errors stay below 2 (public maxima: 1.4 to 1.5 nats)"""
+"""Nats: a ratio of 3000 on a single token; BF16 and FP8 errors stay below 2 (public maxima: 1.4 to 1.5 nats)
+Nats: a ratio of 3000 on a single token; BF16 and FP8 errors stay below 2 (public maxima: 1.4 to 1.5 nats)"""
 ISOLATED = 0.4
 """The largest ordinary |d| must be below this share of the smallest impossible one"""
 
@@ -48,7 +49,10 @@ def _broken(evidence: Evidence) -> list[Finding]:
         found.append(
             Finding(
                 kind="non-finite",
-                fault=f"{rows} rows have log-probs of the {who} that are no numbers ({words}): a fault of the {side}",
+                fault=(
+                    f"{rows} rows have log-probs of the {who} that are no numbers ({words}): a fault of the"
+                    f" {side}"
+                ),
                 confidence=0.97,
                 explains=1.0,
                 figures=(
@@ -64,10 +68,14 @@ def _broken(evidence: Evidence) -> list[Finding]:
 
 
 _REMEDY = {
-    "engine": "a NaN or floored log-prob means that the whole row of logits is broken: find the engine step (kernels, "
-    "communication, precision) that made it; do not replace it by ratio 1",
-    "trainer": "find the trainer's forward pass that gave NaN or infinity (loss scale, masks, precision) before "
-    "trusting any update since",
+    "engine": (
+        "a NaN or floored log-prob means that the whole row of logits is broken: find the engine step"
+        " (kernels, communication, precision) that made it; do not replace it by ratio 1"
+    ),
+    "trainer": (
+        "find the trainer's forward pass that gave NaN or infinity (loss scale, masks, precision) before "
+        "trusting any update since"
+    ),
 }
 
 
@@ -80,7 +88,7 @@ def _places(places: list[Place]) -> str:
 
 
 def _dominating(evidence: Evidence) -> list[Finding]:
-    """A few tokens with |d| far beyond all others."""
+    """Detect: a few tokens with |d| far beyond all others."""
     sizes = sorted(evidence.exact.largest, reverse=True)
     allowed = max(3, int(2e-4 * evidence.exact.discrepancy.n))
     count = 0
@@ -100,8 +108,10 @@ def _dominating(evidence: Evidence) -> list[Finding]:
     return [
         Finding(
             kind="non-finite",
-            fault=f"{count} token(s) with impossible ratios decide all weights: log mu {top.logmu:.4g} beside "
-            f"{top.reference:.4g}, a ratio of {ratio:.3g}",
+            fault=(
+                f"{count} token(s) with impossible ratios decide all weights: log mu {top.logmu:.4g} beside "
+                f"{top.reference:.4g}, a ratio of {ratio:.3g}"
+            ),
             confidence=0.85,
             explains=min(share, 1.0),
             figures=(

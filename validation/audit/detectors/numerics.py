@@ -1,6 +1,9 @@
-"""What the engine's arithmetic does at equal weights: precision, kernels, routing, and the trainer's own noise.
+"""What the engine's arithmetic does at equal weights: precision, kernels, routing.
 
-Healthy floors (public, at T = 1): bf16 rms .02 to .05 nats, FP8 .13 to .18, vanishing where the model is sure, flat
+And the trainer's own noise.
+
+Healthy floors (public, at T = 1): bf16 rms .02 to .05 nats, FP8 .13 to .18, vanishing where the model is
+sure, flat
 along the row and over the steps. What differs in shape or size is named here.
 """
 
@@ -47,7 +50,7 @@ def _rms(x: np.ndarray) -> float:
 
 
 def _self_noise(evidence: Evidence) -> Finding | None:
-    """The trainer's two passes at equal weights disagree."""
+    """Detect: the trainer's two passes at equal weights disagree."""
     same = evidence.g_gap == 0
     if not evidence.has_lag or same.sum() < 100:
         return None
@@ -63,8 +66,10 @@ def _self_noise(evidence: Evidence) -> Finding | None:
     whole = _rms(evidence.d) if evidence.d.size else rms
     return Finding(
         kind="engine-numerics",
-        fault=f"the trainer disagrees with itself at the same weights: two passes differ by {rms:.3f} nats rms, so ratios "
-        "are not 1 on-policy and clipping sees noise",
+        fault=(
+            f"the trainer disagrees with itself at the same weights: two passes differ by {rms:.3f} nats rms,"
+            " so ratios are not 1 on-policy and clipping sees noise"
+        ),
         confidence=0.88,
         explains=min(1.0, (rms / max(whole, rms)) ** 2),
         figures=(
@@ -77,7 +82,10 @@ def _self_noise(evidence: Evidence) -> Finding | None:
             "the engine: it takes no part in this number",
             "lag: there are no updates between the two passes",
         ),
-        first="use one batch shape (micro-batch, chunk, padding) and one precision for both passes of the trainer",
+        first=(
+            "use one batch shape (micro-batch, chunk, padding) and one precision for both passes of the"
+            " trainer"
+        ),
     )
 
 
@@ -107,7 +115,10 @@ def _position(evidence: Evidence, shapes: Shapes) -> Finding | None:
             "healthy precision: its error is flat along the row",
             "lag and prompts: neither grows with the position at equal weights",
         ),
-        first="switch the attention backend (cascade attention off, another kernel) or the cache precision and compare",
+        first=(
+            "switch the attention backend (cascade attention off, another kernel) or the cache precision and"
+            " compare"
+        ),
     )
 
 
@@ -125,14 +136,17 @@ def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
     early = use & (step <= series.step[quarter - 1])
     late = use & (step >= series.step[-quarter])
     first, last = _rms(evidence.d[early]), _rms(evidence.d[late])
-    explains = max(0.0, 1 - (first / last) ** 2) if last > 0 else 0.0
+    grown = max(0.0, 1 - (first / last) ** 2) if last > 0 else 0.0
+    explains = evidence.explains(use) * max(grown, 0.5)
     evidence.live &= ~use
     return Finding(
         kind="engine-numerics",
-        fault=f"the mismatch at equal weights grows over the run, rms d {first:.3g} -> {last:.3g} nats: numerics drift "
-        "with the policy (entropy, weight range, stale scales), not lag by version",
+        fault=(
+            f"the mismatch at equal weights grows over the run, rms d {first:.3g} -> {last:.3g} nats:"
+            " numerics drift with the policy (entropy, weight range, stale scales), not lag by version"
+        ),
         confidence=0.55 if assumed else 0.8,
-        explains=max(explains, 0.5),
+        explains=explains,
         figures=(
             Figure(what="rms d, first quarter of the steps, nats", value=first),
             Figure(what="rms d, last quarter, nats", value=last),
@@ -144,12 +158,15 @@ def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
             "lag, if the run syncs before each step" if assumed else "lag: version gap is 0 throughout",
             "a sampler that stopped receiving weights is the other explanation: compare checksums",
         ),
-        first="compare the engine in higher precision (bf16, or fp16/fp32 head) on the last checkpoint; reset its caches",
+        first=(
+            "compare the engine in higher precision (bf16, or fp16/fp32 head) on the last checkpoint; reset"
+            " its caches"
+        ),
     )
 
 
 def _unequal(evidence: Evidence, shapes: Shapes) -> Finding | None:
-    """Some rows are far off, the others fine."""
+    """Detect: some rows are far off, the others fine."""
     found = shapes.rows
     if found is None:
         return None
@@ -165,8 +182,11 @@ def _unequal(evidence: Evidence, shapes: Shapes) -> Finding | None:
     by_prompt = _by_prompt(evidence, found)
     return Finding(
         kind="engine-numerics",
-        fault=f"rows are of two kinds: {share:.0%} are off by rms {bad_rms:.2g} nats, the rest by {good:.2g}; a mean over "
-        "them says nothing" + (" (the same prompts each time)" if by_prompt > 0.9 else ""),
+        fault=(
+            f"rows are of two kinds: {share:.0%} are off by rms {bad_rms:.2g} nats, the rest by {good:.2g}; a"
+            " mean over them says nothing"
+        )
+        + (" (the same prompts each time)" if by_prompt > 0.9 else ""),
         confidence=0.75,
         explains=explains,
         figures=(
@@ -193,7 +213,7 @@ def _by_prompt(evidence: Evidence, found: Rows) -> float:
 
 
 def _heavy(evidence: Evidence, shapes: Shapes) -> Finding | None:
-    """A few tokens carry the mismatch: routing flips, single broken positions."""
+    """Detect: a few tokens carry the mismatch: routing flips, single broken positions."""
     use = shapes.use
     d, bins = evidence.d[use], evidence.bin[use]
     if d.size < 300 or evidence.lag_free == "no":
@@ -208,6 +228,7 @@ def _heavy(evidence: Evidence, shapes: Shapes) -> Finding | None:
     order = np.sort(d * d)[::-1]
     top = max(1, d.size // 100)
     carried = float(order[:top].sum() / order.sum())
+    weight = evidence.explains(use)
     evidence.live &= ~use
     few = rms / mean > 6
     return Finding(
@@ -215,11 +236,14 @@ def _heavy(evidence: Evidence, shapes: Shapes) -> Finding | None:
         fault=(
             f"a few broken tokens carry the mismatch (rms/mean |d| = {rms / mean:.1f}; healthy 2 to 3.3)"
             if few
-            else f"two scales of noise: most tokens are fine and some far off (kurtosis {kurtosis:.0f} at equal probability)"
+            else (
+                f"two scales of noise: most tokens are fine and some far off (kurtosis {kurtosis:.0f} at"
+                " equal probability)"
+            )
         )
         + ": experts routed differently, or single positions computed wrongly",
         confidence=0.75 if few else 0.65,
-        explains=carried,
+        explains=carried * weight,
         figures=(
             Figure(what="rms d, nats", value=rms),
             Figure(what="mean |d|, nats", value=mean),
@@ -250,20 +274,23 @@ def _size(evidence: Evidence, shapes: Shapes) -> Finding | None:
     low = math.sqrt(max(error.value - 3 * error.stderr, 0.0))
     if low < limit * 0.97:
         return None
+    weight = evidence.explains(use)
     evidence.live &= ~use
     ess = evidence.exact.discrepancy.ess
     useless = ess < 0.5
     return Finding(
         kind="engine-numerics",
-        fault=f"the engine differs by rms {rms:.2g} nats at equal weights, from the first step and at every position: "
-        "more than any healthy precision gives"
+        fault=(
+            f"the engine differs by rms {rms:.2g} nats at equal weights, from the first step and at every"
+            " position: more than any healthy precision gives"
+        )
         + (
             f"; importance sampling cannot mend it (token ESS {ess:.2g})"
             if useless
             else "; a difference in the model's definition or a broken low-precision path"
         ),
         confidence=0.75 if evidence.lag_free == "yes" else 0.5,
-        explains=max(0.0, 1 - (LARGEST_PLAIN / rms) ** 2) if rms > 0.25 else 0.5,
+        explains=weight * (max(0.0, 1 - (LARGEST_PLAIN / rms) ** 2) if rms > 0.25 else 0.5),
         figures=(
             Figure(what="rms d, nats", value=rms, stderr=error.stderr / (2 * rms)),
             Figure(what="mean |d|, nats", value=float(np.abs(d).mean())),
@@ -281,12 +308,15 @@ def _size(evidence: Evidence, shapes: Shapes) -> Finding | None:
             ),
             "growth with position, step or row: none is seen",
         ),
-        first="score one batch with the trainer's own forward pass in the engine's precision; compare layer by layer",
+        first=(
+            "score one batch with the trainer's own forward pass in the engine's precision; compare layer by"
+            " layer"
+        ),
     )
 
 
 def _per_token(evidence: Evidence, shapes: Shapes) -> Finding | None:
-    """An error fixed per token id: the head's precision."""
+    """Detect: an error fixed per token id: the head's precision."""
     use = shapes.use
     if evidence.token is None or use.sum() < 1000 or evidence.lag_free == "no":
         return None
@@ -313,10 +343,12 @@ def _per_token(evidence: Evidence, shapes: Shapes) -> Finding | None:
     clipped = float(((np.exp(-d) < both[0]) | (np.exp(-d) > both[1])).mean())
     return Finding(
         kind="engine-numerics",
-        fault=f"the error is fixed per token id ({share:.0%} of its variance, rms {rms:.2g} nats): a precision error of the "
-        "output head that every update sees with the same sign",
+        fault=(
+            f"the error is fixed per token id ({share:.0%} of its variance, rms {rms:.2g} nats): a precision"
+            " error of the output head that every update sees with the same sign"
+        ),
         confidence=0.7,
-        explains=share,
+        explains=share * evidence.explains(use),
         figures=(
             Figure(what="share of Var(d) between token ids", value=share),
             Figure(what="rms d, nats", value=rms),

@@ -1,11 +1,14 @@
 r"""Was the reported distribution the one that was sampled? Identities that hold for any numerics and any lag.
 
-If tokens are drawn from mu and mu is reported, then for any policy pi of the same support, whatever its distance,
+If tokens are drawn from mu and mu is reported, then for any policy pi of the same support, whatever its
+distance,
 
 .. math:: E_\mu[\pi/\mu] = 1, \qquad E_\mu[(\pi/\mu) (-\log \pi - H(\pi))] = 0
 
-The first fails for a wrong temperature, truncation and draft log-probs; the second, which needs the entropy, also for
-what is reported before processing, where all ratios are 1. A processed temperature the trainer does not share keeps
+The first fails for a wrong temperature, truncation and draft log-probs; the second, which needs the entropy,
+also for
+what is reported before processing, where all ratios are 1. A processed temperature the trainer does not
+share keeps
 both: it is seen in how d depends on log mu.
 """
 
@@ -24,11 +27,13 @@ SIGMAS = 6.0
 """Standard errors that a broken identity must show: errors over rows are themselves estimates"""
 LEAST_TOKENS = 200
 SMALLEST_SHIFT = 0.004
-"""|E[pi/mu] - 1| below which nothing is said: rounding of reported log-probs reaches a few 1e-4 (public: 1.0005)"""
+"""|E[pi/mu] - 1| below which nothing is said: rounding of reported log-probs reaches a few 1e-4 (public:
+1.0005)"""
 LEAST_ESS = 0.15
 """Token ESS of the ratio below which its sample mean is not to be trusted"""
 DETERMINED = 0.5
-"""Share of d^2 on likely tokens that log mu determines, from which two temperatures are at work; noise: below .2"""
+"""Share of d^2 on likely tokens that log mu determines, from which two temperatures are at work; noise: below
+.2"""
 CALIBRATION = 0.012
 """Nats of -log pi - H that are reported at least"""
 
@@ -89,7 +94,8 @@ def _ratio(evidence: Evidence) -> Finding | None:
     off = Mean(ratio.value - 1, ratio.stderr)
     if abs(off.value) < SMALLEST_SHIFT or abs(off.z) < SIGMAS or abs(mean_d.z) < SIGMAS:
         return None
-    # +1 if tokens were drawn from mu, -1 if from the trainer's law, 0 for symmetric noise on a log-prob, large if
+    # +1 if tokens were drawn from mu, -1 if from the trainer's law, 0 for symmetric noise on a log-prob,
+    # large if
     # mu is the trainer's law without its tail
     leaning = mean_d.value / (0.5 * float(np.mean(d * d)))
     below = d[d < 0]
@@ -119,13 +125,14 @@ def _truncated(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> 
     )
     if float((d > 1.0).mean()) > 0.05:
         fault = (
-            f"the log-prob of another, likelier token was stored in place of the sampled one's (the first entry, rank 1): "
-            f"mu >= pi on {never_below:.0%} of the tokens, equal on {zero:.0%}, E[pi/mu] = {ratio.value:.3f}"
+            "the log-prob of another, likelier token was stored in place of the sampled one's (the first"
+            f" entry, rank 1): mu >= pi on {never_below:.0%} of the tokens, equal on {zero:.0%}, E[pi/mu] ="
+            f" {ratio.value:.3f}"
         )
         first = "pick the log-prob by the sampled id, not the first entry of the engine's dictionary"
     else:
         fault = (
-            f"truncated sampling reported renormalised, the trainer scores the full vocabulary: E[pi/mu] = "
+            "truncated sampling reported renormalised, the trainer scores the full vocabulary: E[pi/mu] = "
             f"{ratio.value:.4f} is the kept mass"
         )
         first = "set top_p = 1, top_k = -1, min_p = 0, or log the kept set and score the trainer on it"
@@ -145,7 +152,7 @@ def _truncated(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> 
 
 
 def _kept(evidence: Evidence) -> tuple[Figure, ...]:
-    """What is left of d once the logged kept mass is taken out."""
+    """Detect: what is left of d once the logged kept mass is taken out."""
     if evidence.kept is None:
         return ()
     known = evidence.live & (evidence.kept > 0)
@@ -159,7 +166,10 @@ def _kept(evidence: Evidence) -> tuple[Figure, ...]:
 
 
 def _shift_share(d: np.ndarray) -> float:
-    """Share of the mean square of d that an offset of one sign makes: all but what a symmetric noise would show."""
+    """Share of the mean square of d that an offset of one sign makes.
+
+    All but what a symmetric noise would show.
+    """
     below = d[d < 0]
     total = float(d @ d)
     return max(0.0, 1 - 2 * float(below @ below) / total) if total > 0 else 1.0
@@ -173,8 +183,11 @@ def _raw(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> Findin
     hint = "T < 1" if slope > 1.02 else "T > 1" if slope < 0.98 else "another law"
     return Finding(
         kind="sampled-vs-reported",
-        fault=f"the reported log-probs are not those sampled from: E[pi/mu] = {ratio.value:.3f} +- {ratio.stderr:.3f}, "
-        f"which no numerics or lag gives; consistent with raw log-probs reported at {hint}",
+        fault=(
+            f"the reported log-probs are not those sampled from: E[pi/mu] = {ratio.value:.3f} +-"
+            f" {ratio.stderr:.3f}, which no numerics or lag gives; consistent with raw log-probs reported at"
+            f" {hint}"
+        ),
         confidence=0.93,
         explains=0.95,
         figures=(
@@ -194,7 +207,10 @@ def _raw(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> Findin
             "numerics and lag: both keep E[pi/mu] = 1",
             "noise on the log-probs: it has no preferred sign",
         ),
-        first="set logprobs_mode = processed_logprobs in the engine, and score the trainer at the same temperature",
+        first=(
+            "set logprobs_mode = processed_logprobs in the engine, and score the trainer at the same"
+            " temperature"
+        ),
     )
 
 
@@ -204,7 +220,10 @@ def _slope(mu: np.ndarray, ref: np.ndarray) -> float:
 
 
 def _temperature(evidence: Evidence) -> Finding | None:
-    """Engine and trainer at two temperatures, both reported truly: d is almost a function of the probability."""
+    """Engine and trainer at two temperatures, both reported truly.
+
+    D is almost a function of the probability.
+    """
     if evidence.lag_free == "no":
         return None  # a policy that sharpens looks the same
     use = evidence.numerics
@@ -227,9 +246,11 @@ def _temperature(evidence: Evidence) -> Finding | None:
     slope = _slope(evidence.mu[use], evidence.ref[use])
     return Finding(
         kind="sampled-vs-reported",
-        fault="engine and trainer score at two temperatures: d is a function of the probability, "
-        f"{'positive' if sure.value > 0 else 'negative'} on likely tokens and of the other sign on rare ones (the "
-        f"engine is {'colder' if sure.value > 0 else 'hotter'})",
+        fault=(
+            "engine and trainer score at two temperatures: d is a function of the probability,"
+            f" {'positive' if sure.value > 0 else 'negative'} on likely tokens and of the other sign on rare"
+            f" ones (the engine is {'colder' if sure.value > 0 else 'hotter'})"
+        ),
         confidence=0.85,
         explains=max(0.5, min(told, 1.0)),
         figures=(
@@ -244,7 +265,7 @@ def _temperature(evidence: Evidence) -> Finding | None:
 
 
 def _penalty(evidence: Evidence) -> Finding | None:
-    """A repetition penalty on one side: ids seen before in the row differ from the others."""
+    """Detect: a repetition penalty on one side: ids seen before in the row differ from the others."""
     if evidence.token is None or (evidence.token[evidence.live] < 0).any():
         return None
     use = evidence.numerics
@@ -265,8 +286,10 @@ def _penalty(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         kind="sampled-vs-reported",
-        fault=f"d differs by {contrast.value:+.3f} nats on ids that occurred before in the row: a repetition or presence "
-        "penalty on one side only",
+        fault=(
+            f"d differs by {contrast.value:+.3f} nats on ids that occurred before in the row: a repetition or"
+            " presence penalty on one side only"
+        ),
         confidence=0.8,
         explains=0.8,
         figures=(
@@ -275,7 +298,10 @@ def _penalty(evidence: Evidence) -> Finding | None:
             Figure(what="rms d, nats", value=rms),
         ),
         rules_out=("numerics: kernels do not know which ids came before",),
-        first="switch penalties off in the engine (repetition_penalty = 1, presence_penalty = frequency_penalty = 0)",
+        first=(
+            "switch penalties off in the engine (repetition_penalty = 1, presence_penalty = frequency_penalty"
+            " = 0)"
+        ),
     )
 
 
@@ -289,7 +315,10 @@ def _seen_before(row: np.ndarray, token: np.ndarray) -> np.ndarray:
 
 
 def _calibration(evidence: Evidence) -> Finding | None:
-    """Surprise against entropy: what was sampled under a law other than the reported one, with all ratios near 1."""
+    """Surprise against entropy.
+
+    What was sampled under a law other than the reported one, with all ratios near 1.
+    """
     if evidence.entropy is None:
         return None
     use = evidence.live & np.isfinite(evidence.entropy)
@@ -299,7 +328,8 @@ def _calibration(evidence: Evidence) -> Finding | None:
     surprise_ref = -evidence.ref[use] - evidence.entropy[use]
     surprise_mu = -evidence.mu[use] - evidence.entropy[use]
     weight = np.exp(np.clip(-d, -20, 20))
-    # the weighted one is exact under numerics and lag; the plain ones guard against noise that is no distribution
+    # the weighted one is exact under numerics and lag; the plain ones guard against noise that is no
+    # distribution
     means = [clustered_mean(x, row) for x in (weight * surprise_ref, surprise_ref, surprise_mu)]
     signs = {np.sign(m.value) for m in means}
     weakest = min(means, key=lambda m: abs(m.value))
@@ -318,8 +348,11 @@ def _calibration_finding(surprise: Mean, ratio: Mean | None) -> Finding:
     extra = () if ratio is None else (Figure(what="mean of pi/mu", value=ratio.value, stderr=ratio.stderr),)
     return Finding(
         kind="sampled-vs-reported",
-        fault=f"tokens are {abs(surprise.value):.3f} nats {'less' if sharper else 'more'} surprising than the reported "
-        f"distribution's entropy allows: {cause}, with log-probs reported before it; the ratios cannot show it",
+        fault=(
+            f"tokens are {abs(surprise.value):.3f} nats {'less' if sharper else 'more'} surprising than the"
+            f" reported distribution's entropy allows: {cause}, with log-probs reported before it; the ratios"
+            " cannot show it"
+        ),
         confidence=0.9,
         explains=0.9,
         figures=(
@@ -334,12 +367,15 @@ def _calibration_finding(surprise: Mean, ratio: Mean | None) -> Finding:
             "numerics and lag: both keep the mean of (pi/mu)(-log pi - H) at 0",
             "a clean bill from the ratios: they compare two reports, not a report with the samples",
         ),
-        first="set logprobs_mode = processed_logprobs and look at temperature, top_p, top_k, min_p and penalties",
+        first=(
+            "set logprobs_mode = processed_logprobs and look at temperature, top_p, top_k, min_p and"
+            " penalties"
+        ),
     )
 
 
 def _entropy_alone(evidence: Evidence) -> Finding | None:
-    """The same test where only the engine's side was logged, with entropy."""
+    """Detect: the same test where only the engine's side was logged, with entropy."""
     tokens = evidence.sample.tokens
     if len(evidence.mu) or "entropy" not in tokens or "logmu" not in tokens:
         return None
@@ -354,7 +390,7 @@ def _entropy_alone(evidence: Evidence) -> Finding | None:
 
 
 def _declared(settings: Mapping[str, Mapping[str, Any]]) -> Finding | None:
-    """What the log itself states about sampling, where no figure could show it."""
+    """Detect: what the log itself states about sampling, where no figure could show it."""
     for stated in settings.values():
         mode = str(stated.get("logprobs_mode") or "")
         changed = _changes(stated)
@@ -377,7 +413,7 @@ def _declared(settings: Mapping[str, Mapping[str, Any]]) -> Finding | None:
 
 
 def _changes(stated: Mapping[str, Any]) -> list[str]:
-    """Sampling parameters away from their neutral value."""
+    """Detect: sampling parameters away from their neutral value."""
     neutral = {"T": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
     out = [
         f"{name} = {float(stated[name]):g}"

@@ -1,6 +1,9 @@
-"""Did the engine hold the weights its version claims? Syncs that did not arrive, stale caches, corrupted copies.
+"""Did the engine hold the weights its version claims? Syncs that did not arrive, stale caches.
 
-At equal weights d is numerics: it does not know of syncs, prompts or steps. Where it does, the weights or a cache
+Corrupted copies.
+
+At equal weights d is numerics: it does not know of syncs, prompts or steps. Where it does, the weights or a
+cache
 behind it are not those claimed.
 """
 
@@ -47,7 +50,8 @@ def _claim(evidence: Evidence, tokens: np.ndarray) -> float:
     return explains
 
 
-# -- lag against versions ----------------------------------------------------------------------------------------------
+# -- lag against versions
+# ----------------------------------------------------------------------------------------------
 
 
 def _pinned(evidence: Evidence) -> Finding | None:
@@ -81,8 +85,10 @@ def _pinned(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         kind="weights-caches-versions",
-        fault="lag does not reset at the recorded syncs: it grows with the steps since the start, not with the version "
-        "gap; the sampler appears pinned to its first weights",
+        fault=(
+            "lag does not reset at the recorded syncs: it grows with the steps since the start, not with the"
+            " version gap; the sampler appears pinned to its first weights"
+        ),
         confidence=0.92,
         explains=0.95,
         figures=(
@@ -92,7 +98,10 @@ def _pinned(evidence: Evidence) -> Finding | None:
             Figure(what="rms lag at the smallest gap, last third, nats", value=late),
         ),
         rules_out=("staleness as recorded: tokens of the smallest version gap lag as well",),
-        first="compare a checksum of the engine's weights before and after a sync (LoRA tensors, tied heads included)",
+        first=(
+            "compare a checksum of the engine's weights before and after a sync (LoRA tensors, tied heads"
+            " included)"
+        ),
     )
 
 
@@ -101,7 +110,10 @@ def _correlation(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _pinned_claims(evidence: Evidence) -> Finding | None:
-    """d at the claimed weights runs along the lag: the engine is further back than its version says."""
+    """Discrepancy at the claimed weights runs along the lag.
+
+    The engine is further back than its version says.
+    """
     if not evidence.has_lag or evidence.lag_free != "yes" or evidence.reference != "logpi_s":
         return None
     both = np.intersect1d(evidence.at, evidence.lag_at, assume_unique=True)
@@ -122,8 +134,10 @@ def _pinned_claims(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         kind="weights-caches-versions",
-        fault=f"what the engine differs by at its claimed weights points along the lag (correlation {corr:.2f}): it holds "
-        "older weights than its version says, so syncs were not delivered",
+        fault=(
+            "what the engine differs by at its claimed weights points along the lag (correlation"
+            f" {corr:.2f}): it holds older weights than its version says, so syncs were not delivered"
+        ),
         confidence=0.88,
         explains=0.9,
         figures=(
@@ -137,7 +151,7 @@ def _pinned_claims(evidence: Evidence) -> Finding | None:
 
 
 def _lag_changes(evidence: Evidence) -> Finding | None:
-    """The lag itself changes within rows although each claims one version."""
+    """Detect: the lag itself changes within rows although each claims one version."""
     if not evidence.has_lag:
         return None
     size, row = np.abs(evidence.g), evidence.g_row
@@ -162,8 +176,10 @@ def _lag_changes(evidence: Evidence) -> Finding | None:
 def _spanning(share: float, ratio: float, what: str, explains: float) -> Finding:
     return Finding(
         kind="weights-caches-versions",
-        fault=f"a change point inside {share:.0%} of the rows: the {what} is {ratio:.1f} times larger on one side of it; "
-        "rows span a weight sync but claim one version",
+        fault=(
+            f"a change point inside {share:.0%} of the rows: the {what} is {ratio:.1f} times larger on one"
+            " side of it; rows span a weight sync but claim one version"
+        ),
         confidence=0.8,
         explains=explains,
         figures=(
@@ -175,7 +191,8 @@ def _spanning(share: float, ratio: float, what: str, explains: float) -> Finding
     )
 
 
-# -- within rows -------------------------------------------------------------------------------------------------------
+# -- within rows
+# -------------------------------------------------------------------------------------------------------
 
 
 def _prefix_cache(evidence: Evidence, shapes: Shapes) -> Finding | None:
@@ -216,7 +233,10 @@ class _Condition:
 
 
 def early_by_condition(evidence: Evidence, shapes: Shapes, /) -> _Condition | None:
-    """Whether errors at the start of rows depend on shared prompts, or begin after the first step; else None."""
+    """Whether errors at the start of rows depend on shared prompts, or begin after the first step.
+
+    Else None.
+    """
     use = shapes.use & (4 * evidence.position < evidence.length)
     size, row = np.log1p(shapes.size[use]), evidence.row[use]
     if use.sum() < 60:
@@ -224,7 +244,7 @@ def early_by_condition(evidence: Evidence, shapes: Shapes, /) -> _Condition | No
     out = []
     for name in ("prompt", "group"):
         key = evidence.rows[name]
-        names, inverse, count = np.unique(key, return_inverse=True, return_counts=True)
+        _, inverse, count = np.unique(key, return_inverse=True, return_counts=True)
         shared = (count[inverse] > 1) & (key != UNKNOWN)
         on = shared[row]
         if 30 <= on.sum() <= len(on) - 30:
@@ -253,7 +273,7 @@ def early_by_condition(evidence: Evidence, shapes: Shapes, /) -> _Condition | No
 
 
 def _within_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
-    """A sharp change inside rows, downward in the middle, or upward at a place of each row's own."""
+    """Detect: a sharp change inside rows, downward in the middle, or upward at a place of each row's own."""
     profile = shapes.along
     if profile is None or shapes.by_rows:
         return None
@@ -269,11 +289,12 @@ def _within_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
     return _spanning(split.share, split.ratio, "difference", _claim(evidence, shapes.use.copy()))
 
 
-# -- over steps --------------------------------------------------------------------------------------------------------
+# -- over steps
+# --------------------------------------------------------------------------------------------------------
 
 
 def _by_step(evidence: Evidence, shapes: Shapes) -> Finding | None:
-    """d at equal weights that sets in at one step, or comes and goes."""
+    """Discrepancy at equal weights that sets in at one step, or comes and goes."""
     course = shapes.course
     if shapes.by_rows or course.shape not in ("onset", "bursts", "drop"):
         return None
@@ -295,20 +316,23 @@ def _by_step(evidence: Evidence, shapes: Shapes) -> Finding | None:
                     else ": from there on the engine does not hold the weights it claims"
                 )
             )
-            remedy = "look at the sync before that step: what was pushed, in which precision, and whether all tensors came"
+            remedy = (
+                "look at the sync before that step: what was pushed, in which precision, and whether all"
+                " tensors came"
+            )
         case "drop":
             high = step < course.at
             story = (
-                f"d at equal weights is {course.ratio:.1f} times larger before step {course.at:g} than after: the engine "
-                "held other weights or a stale cache until then"
+                f"d at equal weights is {course.ratio:.1f} times larger before step {course.at:g} than after:"
+                " the engine held other weights or a stale cache until then"
             )
             remedy = "look at what was restarted or synced at that step"
         case _:
             high = np.isin(step, course.where)
             shown = ", ".join(map(str, course.where[:6]))
             story = (
-                f"d at equal weights is {course.ratio:.1f} times larger at steps {shown} and ordinary between: syncs before "
-                "those steps did not arrive"
+                f"d at equal weights is {course.ratio:.1f} times larger at steps {shown} and ordinary"
+                " between: syncs before those steps did not arrive"
             )
             remedy = "check that the sync before each of those steps finished before sampling began"
     tokens = shapes.use & high
@@ -366,11 +390,14 @@ def _some_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
     if not ((clean_until and chance < 1e-3) or (grows > 0.6 and larger > 1.5)):
         return None
     if clean_until and chance < 1e-3 and not grows > 0.6:
-        story = f"from step {int(bad_step.min())} on {share:.0%} of the rows are corrupted, none before: bad weights or cache"
+        story = (
+            f"from step {int(bad_step.min())} on {share:.0%} of the rows are corrupted, none before: bad"
+            " weights or cache"
+        )
     else:
         story = (
-            f"{share:.0%} of the rows drift away from the others step by step: one engine of several does not receive "
-            "the weights"
+            f"{share:.0%} of the rows drift away from the others step by step: one engine of several does not"
+            " receive the weights"
         )
     return Finding(
         kind="weights-caches-versions",
@@ -407,8 +434,10 @@ def _jump_of_the_total(evidence: Evidence, shapes: Shapes) -> list[Finding]:
     return [
         Finding(
             kind="weights-caches-versions",
-            fault=f"the engine leaves the trainer within one step (step {course.at:g}, {course.ratio:.0f}-fold, rms "
-            f"{rms:.2f} nats): its weights are corrupt, or the trainer's update was",
+            fault=(
+                f"the engine leaves the trainer within one step (step {course.at:g}, {course.ratio:.0f}-fold,"
+                f" rms {rms:.2f} nats): its weights are corrupt, or the trainer's update was"
+            ),
             confidence=0.6,
             explains=_claim(evidence, tokens),
             figures=(Figure(what="rms log mu - log pi from there on, nats", value=rms),),

@@ -1,4 +1,7 @@
-"""Readers of foreign logs, one file a format; each recognises its records by their keys, never by a file's name."""
+"""Readers of foreign logs, one file a format.
+
+Each recognises its records by their keys, never by a file's name.
+"""
 
 from __future__ import annotations
 
@@ -23,5 +26,5 @@ READERS: Mapping[str, Reader] = MappingProxyType({r.name: r for r in _ORDER})
 
 
 def reader_for(record: Mapping[str, Any], /) -> Reader | None:
-    """The first reader that knows a record's keys."""
+    """Return the first reader that knows a record's keys."""
     return next((r for r in _ORDER if r.recognise(record)), None)

@@ -12,7 +12,9 @@ from theory.records import Provenance
 from validation.audit.block import Row
 
 OldMeans = Literal["pi_s", "pi", "mu"]
-"""What the column a framework calls old (prev, recomputed, proximal) log-probs holds in this run: the trainer at the
+"""What the column a framework calls old (prev, recomputed, proximal) log-probs holds in this run.
+
+The trainer at the
 sampler's weights, the trainer at other weights, or the engine's own values copied"""
 
 
@@ -65,12 +67,15 @@ def after_prompt(mask: list[Any]) -> int:
 
 
 def cut(values: Any, start: int) -> Any:
-    """The response part of a full-length list; None and scalars as they are."""
+    """Return the response part of a full-length list; None and scalars as they are."""
     return values[start:] if isinstance(values, list) else values
 
 
 def flat(value: Any) -> list[Any]:
-    """Values of a batch of any size: [[1, 2]] and [[1], [2]] give their rows, [1, 2] gives itself as one row."""
+    """Values of a batch of any size.
+
+    [[1, 2]] and [[1], [2]] give their rows, [1, 2] gives itself as one row.
+    """
     if isinstance(value, list) and value and all(isinstance(v, list) for v in value):
         return value
     return [value]

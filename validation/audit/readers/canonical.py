@@ -1,6 +1,7 @@
 """The canonical trace: one JSON line a response, all three policies where they are known.
 
-This is also what the hooks for TRL, verl and SkyRL write (README, "Audit"): lists have one entry a response token,
+This is also what the hooks for TRL, verl and SkyRL write (README, "Audit"): lists have one entry a response
+token,
 and an entry that is masked or was not measured may be null.
 """
 

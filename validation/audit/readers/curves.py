@@ -37,8 +37,11 @@ MISMATCH: Mapping[str, str] = {
     "inference_kld": "kl",
     "rollout_corr/log_ppl_abs_diff": "nats",
 }
-"""Metrics of the distance between engine and trainer, by the end of their name, with what they measure: nats (mean
-|d|), kl (nats, about half the mean square of d), probability (|difference| of probabilities), factor (mean exp|d|)"""
+"""Metrics of the distance between engine and trainer, by the end of their name, with what they measure.
+
+Nats (mean
+|d|), kl (nats, about half the mean square of d), probability (|difference| of probabilities), factor (mean
+exp|d|)"""
 
 OTHER = (
     "rollout_is_eff_sample_size",
@@ -155,7 +158,7 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.
 
 
 def _number(value: Any) -> float | None:
-    """A number as logged; None for words, empty cells, null and containers."""
+    """Return a number as logged; None for words, empty cells, null and containers."""
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):

@@ -1,6 +1,9 @@
-"""Samples as frameworks hold them in memory, written to JSON lines by a user: TRL async, AReaL, OpenRLHF, Tinker, verl.
+"""Samples as frameworks hold them in memory, written to JSON lines by a user: TRL async, AReaL, OpenRLHF.
 
-None of these writes them by itself. The conventions differ in alignment only; fill values stand where the mask is 0.
+Tinker, verl.
+
+None of these writes them by itself. The conventions differ in alignment only; fill values stand where the
+mask is 0.
 """
 
 from __future__ import annotations

@@ -67,7 +67,10 @@ def _rows(record: Mapping[str, Any], source: Source, line: int) -> Iterator[Row]
 
 
 def _computed(values: Any, mask: list[Any]) -> Any:
-    """`prev_logprobs`, or None where it is all zeros: then the recompute was skipped, not measured as zero."""
+    """`prev_logprobs`, or None where it is all zeros.
+
+    Then the recompute was skipped, not measured as zero.
+    """
     if isinstance(values, list) and any(mask) and not any(v for v in values):
         return None
     return values

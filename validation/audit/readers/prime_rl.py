@@ -83,7 +83,10 @@ def _trace_rows(record: Mapping[str, Any], source: Source, line: int) -> Iterato
 
 
 def _spread(compact: Any, mask: list[Any]) -> list[Any] | None:
-    """A list with one entry per True of `mask`, spread over all tokens; as it is if the counts do not fit."""
+    """Return a list with one entry per True of `mask`, spread over all tokens.
+
+    As it is if the counts do not fit.
+    """
     if not isinstance(compact, list):
         return None
     if len(compact) == len(mask) or len(compact) != sum(map(bool, mask)):

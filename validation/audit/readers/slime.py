@@ -1,4 +1,7 @@
-"""slime and miles: rollout and train dumps of --dump-details, read with ``weights_only`` so that no code can run."""
+"""slime and miles: rollout and train dumps of --dump-details.
+
+Read with ``weights_only`` so that no code can run.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ def load(path: Path, /) -> dict[str, Any]:
     except Exception as error:  # torch raises a dozen kinds for a broken file, none of them documented
         first = one_line(str(error).split("\n", 1)[0], limit=100)
         raise BadLog(
-            f"{one_line(path)}: a dump must hold plain containers and tensors, got an unreadable file ({first}); "
-            "the file may be cut off, or hold objects, which are never unpickled here"
+            f"{one_line(path)}: a dump must hold plain containers and tensors, got an unreadable file"
+            f" ({first}); the file may be cut off, or hold objects, which are never unpickled here"
         ) from None
     value = _plain(value, torch.Tensor)
     if not isinstance(value, dict):
@@ -59,13 +62,13 @@ def _recognise(record: Mapping[str, Any]) -> bool:
 
 
 def sample_key(record: Mapping[str, Any], sample: Mapping[str, Any], position: int) -> tuple[Any, Any]:
-    """What joins a sample of a train dump to its rollout."""
+    """Return what joins a sample of a train dump to its rollout."""
     index = sample.get("rollout_position", sample.get("sample_index", sample.get("index", position)))
     return record.get("rollout_id"), index
 
 
 def rollout_facts(record: Mapping[str, Any]) -> dict[Any, dict[str, Any]]:
-    """What only the rollout dump knows of each sample: versions, group, status, ids."""
+    """Return what only the rollout dump knows of each sample: versions, group, status, ids."""
     facts: dict[Any, dict[str, Any]] = {}
     for position, sample in enumerate(record["samples"]):
         if isinstance(sample, dict) and not is_train(record):

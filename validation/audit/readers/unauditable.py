@@ -31,13 +31,14 @@ ADVICE: tuple[Advice, ...] = (
     Advice(
         "AReaL rollout dump",
         _has("head_version", "tail_version", "completion"),
-        "AReaL dumps text and versions; write input_ids, loss_mask, logprobs and versions of its samples as JSON lines",
+        "AReaL dumps text and versions; write input_ids, loss_mask, logprobs and versions of its samples as"
+        " JSON lines",
     ),
     Advice(
         "ms-swift completions.jsonl",
         lambda r: {"prompt", "completion"} <= r.keys() and isinstance(r["completion"], list),
-        "ms-swift dumps text; write response_token_ids, response_loss_mask and rollout_logprobs with the trainer's "
-        "log-probs as JSON lines",
+        "ms-swift dumps text; write response_token_ids, response_loss_mask and rollout_logprobs with the"
+        " trainer's log-probs as JSON lines",
     ),
     Advice(
         "Tinker rollout summaries",
@@ -57,11 +58,12 @@ PARQUET = Advice(
     f"the parquet file has no column of log-probs; {_HOOK}",
 )
 PICKLE = (
-    "a pickle can run code, so it is never opened here (SkyRL dump_data_batch, verl DataProto); convert it in your "
-    "own environment: load it there and write logp_mu, logp_pi_s, token_ids and mask as JSON lines, one response a line"
+    "a pickle can run code, so it is never opened here (SkyRL dump_data_batch, verl DataProto); convert it in"
+    " your own environment: load it there and write logp_mu, logp_pi_s, token_ids and mask as JSON lines, one"
+    " response a line"
 )
 
 
 def advice_for(record: Mapping[str, Any], /) -> Advice | None:
-    """The known format without log-probs that a record belongs to."""
+    """Return the known format without log-probs that a record belongs to."""
     return next((a for a in ADVICE if a.recognise(record)), None)

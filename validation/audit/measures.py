@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -90,14 +91,12 @@ def _number(value: float) -> float | None:
 
 def _position_names() -> list[str]:
     edges = [0, *POSITION_EDGES]
-    return [f"{a}-{b - 1}" if b - a > 1 else str(a) for a, b in zip(edges, edges[1:], strict=False)] + [
-        f">={edges[-1]}"
-    ]
+    return [f"{a}-{b - 1}" if b - a > 1 else str(a) for a, b in pairwise(edges)] + [f">={edges[-1]}"]
 
 
 def _probability_names() -> list[str]:
     edges = [0.0, *PROBABILITY_EDGES, 1.0]
-    return [f"{a:g}-{b:g}" for a, b in zip(edges, edges[1:], strict=False)]
+    return [f"{a:g}-{b:g}" for a, b in pairwise(edges)]
 
 
 def _buckets(sums: np.ndarray, names: list[str]) -> list[dict[str, Any]]:

@@ -1,0 +1,127 @@
+"""Each public case, built from its synthetic line, is named by its kind; healthy logs are left in peace."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from audit_cases import CASES
+from audit_files import canonical, write
+from audit_logs import build, engine, healthy, lagged
+
+from validation.audit.command import main
+from validation.audit.finding import KINDS
+from validation.audit.run import audit
+from validation.audit.source import Options
+
+SEED = 20_260
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_right_kind_comes_first(tmp_path, name):
+    case = CASES[name]
+    form = case.formats[len(name) % len(case.formats)]
+    if form == "slime":
+        pytest.importorskip("torch")
+    findings = audit([str(write(form, case.make(np.random.default_rng(SEED)), tmp_path))]).findings
+    assert findings, "nothing was found"
+    first = findings[0]
+    assert first.kind in {case.kind, *case.also}, [(f.kind, f.fault) for f in findings]
+    assert first.figures or "the log states" in first.fault
+    assert first.first
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_fault_is_found_in_a_healthy_log(tmp_path, seed):
+    word, log = healthy(np.random.default_rng(seed))
+    form = ("canonical", "prime_rl", "nemo_rl")[seed % 3]
+    if form == "nemo_rl":
+        log.pi = None
+    findings = audit([str(write(form, log, tmp_path))]).findings
+    assert [f for f in findings if not f.healthy] == [], word
+
+
+def test_the_answer_has_the_documented_shape(tmp_path):
+    out = tmp_path / "out.json"
+    path = write("canonical", CASES["C01"].make(np.random.default_rng(SEED)), tmp_path)
+    assert main([str(path), "--json", str(out), "--quiet"]) == 0
+    told = json.loads(out.read_text())
+    assert list(told) == ["inputs", "provenance", "numbers", "findings", "cannot_know"]
+    assert told["findings"]
+    for finding in told["findings"]:
+        assert list(finding) == ["kind", "fault", "confidence", "evidence", "first"]
+        assert finding["kind"] in KINDS
+        assert 0 <= finding["confidence"] <= 1
+    assert told["numbers"]["numerics"]["ess_token_raw"] < 1
+
+
+def test_clean_logs_give_an_empty_list_and_say_what_they_cannot_show(tmp_path, capsys):
+    path = write("nemo_rl", build(np.random.default_rng(1), engine(0.042)), tmp_path)
+    assert main([str(path), "--json", str(tmp_path / "out.json")]) == 0
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert told["findings"] == []
+    assert told["cannot_know"]
+    assert "nothing wrong in these logs" in capsys.readouterr().out
+
+
+def test_the_summary_fits_a_screen(tmp_path, capsys):
+    path = write("canonical", CASES["C49"].make(np.random.default_rng(SEED)), tmp_path)
+    assert main([str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_page_escapes_every_text_of_a_log(tmp_path):
+    evil = "<script>alert(1)</script>"
+    folder = tmp_path / "<img src=x onerror=y>"
+    folder.mkdir()
+    log = build(np.random.default_rng(1), engine(0.042), rows=8, length=20, vocab=50)
+    path = canonical(log, folder / "log.jsonl")
+    records = [
+        json.loads(line) | {"finish_reason": evil, "source": evil} for line in path.read_text().splitlines()
+    ]
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    page = tmp_path / "page.html"
+    assert main([str(path), "--html", str(page), "--quiet"]) == 0
+    text = page.read_text()
+    assert "<script" not in text
+    assert "<img src" not in text
+    assert text.count("<svg") >= 3
+
+
+def test_numerics_and_lag_are_told_apart_by_versions_alone(tmp_path):
+    """Only mu and pi are logged: tokens of equal version give the floor, the others lag."""
+    log = lagged(np.random.default_rng(2), rate=0.15, rows=96, length=100)
+    log.pi_s = None
+    told = audit([str(canonical(log, tmp_path / "log.jsonl"))])
+    assert [f.kind for f in told.findings] == ["lag"]
+    gaps = {r["version_gap"]: r["rms_d"] for r in told.numbers["by_version_gap"]}
+    assert gaps[3] > gaps[1] > gaps[0]
+
+
+def test_the_crossing_is_forecast_from_the_growth_of_the_lag(tmp_path):
+    rate = 0.2
+    told = audit([str(canonical(lagged(np.random.default_rng(3), rate=rate), tmp_path / "log.jsonl"))])
+    forecast = told.numbers["forecast"]
+    # the spread of log w per update is measured; the law from it is sqrt(ln 2) over the spread
+    assert forecast["crossing_lag"] == pytest.approx(
+        np.sqrt(np.log(2)) / forecast["spread_per_update"], rel=1e-3
+    )
+    assert 0.5 * rate < forecast["spread_per_update"] < rate
+
+
+def test_old_log_probs_that_are_said_to_be_pi_are_not_blamed_on_the_engine(tmp_path):
+    log = build(np.random.default_rng(4), engine(0.5))
+    path = write("nemo_rl", log, tmp_path)
+    blamed = audit([str(path)], options=Options(old_means="pi_s")).findings
+    assert blamed[0].kind == "engine-numerics"
+    assert audit([str(path)], options=Options(old_means="pi")).findings == []
+
+
+def test_a_tail_found_with_two_faults_in_one_log_keeps_both(tmp_path):
+    log = CASES["C01"].make(np.random.default_rng(SEED))
+    log.mu[5, 7] = np.nan
+    kinds = [f.kind for f in audit([str(canonical(log, tmp_path / "log.jsonl"))]).findings]
+    assert set(kinds) == {"non-finite", "sampled-vs-reported"}
