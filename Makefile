@@ -15,6 +15,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 PIP_ARGS ?=
 PYTEST_ARGS ?=
+# test files are spread over this many processes; each may start a vLLM engine (about 1 GB)
+WORKERS ?= 2
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
@@ -32,14 +34,14 @@ check: $(VENV)/.installed
 	@$(PY) -m validation check real --json report/check-real.json
 	@$(PY) -m validation report
 test: $(VENV)/.tested
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -p no:benchmark -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 lint: $(VENV)/.tested
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/pyright
 bench: $(VENV)/.tested
-	@$(PY) -m pytest benchmarks --benchmark-only -o testpaths=benchmarks $(PYTEST_ARGS)
+	@$(PY) -m pytest benchmarks --benchmark-only $(PYTEST_ARGS)
 clean:
 	rm -rf $(VENV) report
 
