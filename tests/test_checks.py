@@ -127,7 +127,7 @@ def test_the_batch_law_fails_where_the_floor_ignores_the_batch(rng):
 def test_one_world_takes_its_runs_as_repetitions(rng):
     found = evidence(GOOD, rng, environments=1)
     measured = estimate(found.main, lambda w: at_end(w, plan.SC))
-    assert measured.dof == 2
+    assert 2 <= measured.dof <= 7
     assert 0 < measured.stderr < 1
     # PG over SC: both vary with the same runs, so they are left out together
     gap = estimate(found.main, lambda w: at_end(w, plan.PG) - at_end(w, plan.SC))

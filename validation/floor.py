@@ -8,13 +8,14 @@ span decades.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from theory.estimate import Estimate, mean_estimate
+from theory.estimate import Estimate, difference, mean_estimate
 from theory.floor import in_floors
 from theory.jackknife import jackknife
 from validation.evidence import World
@@ -71,7 +72,7 @@ def estimate(
     ----------
     worlds : iterable of World
         Those of one group are averaged first. Several groups: each is one repetition. One group of one world:
-        the jackknife over its runs, with as many degrees of freedom as the smaller set of runs allows.
+        a jackknife over the runs of the methods and one over the reference runs.
     reading : callable
         A number of one world; NaN leaves the world out.
     unit : str
@@ -99,7 +100,11 @@ def _mean(values: list[float]) -> float:
 def _within(world: World, reading: Callable[[World], float], unit: str) -> Estimate:
     runs = np.arange(min(len(c.traces) for n, c in world.cells.items() if n != world.on_policy))
     reference = np.arange(len(world.cells[world.on_policy].traces))
-    value, stderr = jackknife(lambda i, j: reading(world.select(i, j)), [runs, reference])
-    return Estimate(
-        value=float(value), stderr=float(stderr), unit=unit, dof=min(len(runs), len(reference)) - 1
+    of_runs = jackknife(lambda i: reading(world.select(i, reference)), [runs])
+    of_reference = jackknife(lambda j: reading(world.select(runs, j)), [reference])
+    # the two sets of runs are independent: variances add, and Welch says with how many degrees of freedom
+    parts = (
+        Estimate(value=float(of_runs.value), stderr=float(of_runs.stderr), dof=len(runs) - 1),
+        Estimate(value=0.0, stderr=float(of_reference.stderr), dof=len(reference) - 1),
     )
+    return dataclasses.replace(difference(*parts), unit=unit)

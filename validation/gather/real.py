@@ -6,10 +6,12 @@ Suffixes: K compared steps, S runs, R reference runs, n prefixes, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +147,6 @@ def _parallel(
     each: Callable[[], None] | None = None,
 ) -> list[Any]:
     """Results of the calls, in order, from worker processes that a Ctrl-C here ends at once."""
-    from joblib import Parallel, delayed
-
     tasks = list(tasks)
     if not tasks:
         return []
@@ -158,23 +158,34 @@ def _parallel(
 
     if watch is not None:
         threading.Thread(target=look, args=(watch,), daemon=True).start()
+    # spawned: a forked child would inherit the locks of torch's threads; and no pool that restarts a worker
+    # for its memory, since a sampler is half a gigabyte that is meant to stay
+    pool = ProcessPoolExecutor(
+        max_workers=min(workers, len(tasks)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_ignore_interrupts,
+    )
     results = []
     try:
-        # the default backend ends its workers when the caller is interrupted
-        jobs = Parallel(n_jobs=min(workers, len(tasks)), return_as="generator")
-        for result in jobs(delayed(_ignoring_interrupts)(call, arguments) for call, arguments in tasks):
-            results.append(result)
+        for future in [pool.submit(call, *arguments) for call, arguments in tasks]:
+            results.append(future.result())
             if each is not None:
                 each()
+    except BaseException:
+        # a run that is stopped here goes on from its own state the next time
+        pool.shutdown(wait=False, cancel_futures=True)
+        for child in multiprocessing.active_children():
+            child.terminate()
+        raise
     finally:
         stop.set()
+    pool.shutdown()
     return results
 
 
-def _ignoring_interrupts(call: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+def _ignore_interrupts() -> None:
     # a Ctrl-C reaches the whole terminal group; the parent decides, and it says one line
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return call(*arguments)
 
 
 def _work(store: Store, experiment: Experiment, fresh: bool) -> None:
@@ -199,6 +210,8 @@ def _distances(
     """KL of a run, given as folder and digest, to each reference run at every compared step."""
 
     def compute() -> dict[str, np.ndarray]:
+        import torch
+
         from real.checkpoint import read_snapshot
         from real.evaluate import own_samples
         from real.loop import draw_seed, start_model
@@ -209,21 +222,21 @@ def _distances(
             experiment.environment, eval_prompts=MEASURED_PROMPTS, eval_samples=2
         )
         own, other = start_model(environment), start_model(environment)
-        step_, reference_, kl_ = [], [], []
-        for step in _compared(experiment):
-            own.load_state_dict(dict(read_snapshot(run[0], step).weights))
-            rollout = own_samples(own, environment, seed=draw_seed(experiment.seed, "evaluation", step))
-            mine = row_logps(own, rollout.prompt_CP, rollout.response_BT)
-            for j, (folder, _) in enumerate(references):
-                value = 0.0
-                if folder != run[0]:
+        table: list[tuple[int, int, float]] = []
+        with torch.no_grad():
+            for step in _compared(experiment):
+                own.load_state_dict(dict(read_snapshot(run[0], step).weights))
+                rollout = own_samples(own, environment, seed=draw_seed(experiment.seed, "evaluation", step))
+                mine = row_logps(own, rollout.prompt_CP, rollout.response_BT).double()
+                for j, (folder, _) in enumerate(references):
+                    if folder == run[0]:
+                        table.append((step, j, 0.0))
+                        continue
                     other.load_state_dict(dict(read_snapshot(folder, step).weights))
-                    theirs = row_logps(other, rollout.prompt_CP, rollout.response_BT)
-                    value = kl(mine.double(), theirs.double())[rollout.mask_BT].mean().item()
-                step_.append(step)
-                reference_.append(j)
-                kl_.append(value)
-        return {"step": np.array(step_), "reference": np.array(reference_), "kl": np.array(kl_)}
+                    theirs = row_logps(other, rollout.prompt_CP, rollout.response_BT).double()
+                    table.append((step, j, kl(mine, theirs)[rollout.mask_BT].mean().item()))
+        step, reference, value = (np.array(column) for column in zip(*table, strict=True))
+        return {"step": step, "reference": reference, "kl": value}
 
     inputs = [code_digest(ENGINE), run[1], *(digest for _, digest in references)]
     return derived(root / ENGINE, "kl", *inputs, compute=compute)
@@ -277,6 +290,8 @@ def _rows(root: Path, experiment: Experiment, run: tuple[Path, str]) -> dict[str
     """Full rows at prefixes the stale sampler itself visits: as it reports them, and by the trainer twice."""
 
     def compute() -> dict[str, np.ndarray]:
+        import torch
+
         from real.checkpoint import read_snapshot
         from real.evaluate import held_out, prompt_ids
         from real.loop import start_model
@@ -290,8 +305,10 @@ def _rows(root: Path, experiment: Experiment, run: tuple[Path, str]) -> dict[str
         rows = {"logmu": rollout.logmu_BTV}
         for name, weights in (("logpi_s", snapshot.sampler_weights), ("logpi", snapshot.weights)):
             model.load_state_dict(dict(weights))
-            rows[name] = row_logps(model, rollout.prompt_CP, rollout.response_BT)
-        live = {name: row[rollout.mask_BT].double().numpy() for name, row in rows.items()}
+            with torch.no_grad():
+                rows[name] = row_logps(model, rollout.prompt_CP, rollout.response_BT)
+        # reported in float32 they sum to 1 up to 1e-7; the identities are about distributions
+        live = {n: row[rollout.mask_BT].double().log_softmax(-1).numpy() for n, row in rows.items()}
         vocabulary = rows["logmu"].shape[-1]
         return {n: x.reshape(-1) for n, x in live.items()} | {
             "width": np.full(live["logmu"].size, vocabulary)
