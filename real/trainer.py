@@ -16,7 +16,7 @@ from transformers import Qwen3ForCausalLM
 
 from real.model import at_tokens, row_logps
 from real.samplers.base import Rollout
-from theory.arrays import log_expm1_neg, logsumexp
+from theory.arrays import log_remainder
 from theory.centering import coefficients, surrogate
 from theory.corrections import Correction, Logps, log_ratio, lr_factor
 from theory.ess import ess_fraction, response_ess
@@ -187,16 +187,11 @@ class Trainer:
         row = Logps(
             *(None if r is None else _pick(r, columns_BTK) for r in (mu_BTV, pi_s_BTV, pi_BTV, old_BTV))
         )
-        return columns_BTK, row, Logps(*(None if r is None else _log_tail(r) for r in row))
+        return columns_BTK, row, Logps(*(None if r is None else log_remainder(r) for r in row))
 
 
 def _pick(row_BTV: Tensor, columns_BTK: Tensor | None) -> Tensor:
     return row_BTV if columns_BTK is None else row_BTV.gather(-1, columns_BTK)
-
-
-def _log_tail(kept_BTK: Tensor) -> Tensor:
-    """Log of the mass outside the kept columns; rounding may put their sum a hair above one."""
-    return log_expm1_neg(logsumexp(kept_BTK).clamp(max=0.0))
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from libraries import as_numpy, carry, compiled
 from strategies import floats, masks
 from tolerances import algebra
 
-from theory.arrays import log_expm1_neg, log_softmax, logsumexp, masked, namespace
+from theory.arrays import log_expm1_neg, log_remainder, log_softmax, logsumexp, masked, namespace
 
 DTYPES = (np.float64, np.float32)
 
@@ -82,3 +82,12 @@ def test_masking_replaces_whatever_is_there(xp, x, mask):
 def test_the_namespace_of_arrays_ignores_missing_ones(xp):
     x = carry(xp, np.ones(2))
     assert namespace(None, x, None) is namespace(x)
+
+
+def test_the_remainder_of_listed_mass_is_what_is_missing_and_never_below_rounding(xp):
+    kept = np.array([[0.5, 0.25], [0.5, 0.5], [0.5, 0.5 + 1e-13]])
+    left = as_numpy(log_remainder(carry(xp, np.log(kept), np.float64)))
+    np.testing.assert_allclose(left[0], math.log(0.25), rtol=0, atol=algebra(4.0))
+    # two such remainders are divided by each other: zero would make that infinite and the gradient NaN
+    floor = math.log(8 * np.finfo(np.float64).eps)
+    np.testing.assert_allclose(left[1:], floor, rtol=0, atol=algebra(floor))
