@@ -40,8 +40,9 @@ STYLE: dict[Any, Any] = {
 
 def new_figure(*, panels: int = 1, width: float = 9.2, height: float = 3.4, sharey: bool = True) -> Figure:
     """Return a figure with a row of axes in the house style."""
-    with plt.rc_context(STYLE):
-        figure, _ = plt.subplots(1, panels, figsize=(width, height), sharey=sharey, layout="constrained")
+    # for good and not in a context: titles and legends read the settings when they are drawn on later
+    plt.rcParams.update(STYLE)
+    figure, _ = plt.subplots(1, panels, figsize=(width, height), sharey=sharey, layout="constrained")
     return figure
 
 
