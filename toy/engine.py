@@ -8,10 +8,11 @@ with three degrees of freedom (normal over the root of a sum of three squares), 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from theory.arrays import log_softmax
@@ -24,14 +25,14 @@ KINDS = ("exact", "gaussian", "laplace", "student-t", "mantissa")
 class EngineSettings(NamedTuple):
     """`Numerics` as traced numbers."""
 
-    kind: jax.Array
-    scale: jax.Array
+    kind: Any
+    scale: Any
     """Standard deviation of the logit noise, nats; 0 where there is none"""
-    bits: jax.Array
-    fresh: jax.Array
+    bits: Any
+    fresh: Any
 
 
-def engine_settings(numerics: Numerics, dtype: DTypeLike) -> EngineSettings:
+def engine_settings(numerics: Numerics, dtype: Any) -> EngineSettings:
     """Traced form of the numerics.
 
     Raises
@@ -46,10 +47,10 @@ def engine_settings(numerics: Numerics, dtype: DTypeLike) -> EngineSettings:
         )
     noisy = numerics.kind in ("gaussian", "laplace", "student-t")
     return EngineSettings(
-        kind=jnp.asarray(KINDS.index(numerics.kind)),
-        scale=jnp.asarray(numerics.scale if noisy else 0.0, dtype),
-        bits=jnp.asarray(numerics.mantissa_bits),
-        fresh=jnp.asarray(numerics.fresh and noisy),
+        kind=np.int32(KINDS.index(numerics.kind)),
+        scale=np.asarray(numerics.scale if noisy else 0.0, dtype),
+        bits=np.int32(numerics.mantissa_bits),
+        fresh=np.bool_(numerics.fresh and noisy),
     )
 
 

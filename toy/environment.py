@@ -10,6 +10,7 @@ import numpy as np
 
 from theory.arrays import log_softmax
 from theory.records import OFF_SUPPORT_BELOW
+from toy.keys import key_of
 from toy.policy import at_tokens, draw, flat_index
 from toy.settings import Bandit, Memory, Sequence
 from toy.task import Task
@@ -115,7 +116,7 @@ def _quantile(score_CV: np.ndarray, logp_CV: np.ndarray, quantile: float) -> np.
 
 def _sampled_quantile(env: Sequence, logp: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Quantile of the summed score over initial responses; sums over a chain have no exact one."""
-    key = jax.random.fold_in(jax.random.key(env.seed), THRESHOLD_DRAWS)
+    key = jax.random.fold_in(key_of(env.seed), THRESHOLD_DRAWS)
     responses = draw(jnp.asarray(logp), key, samples=THRESHOLD_DRAWS, memory=env.memory)
     index = flat_index(responses, (env.prompts, env.length, env.vocabulary + 1, env.vocabulary))
     return np.quantile(np.asarray(at_tokens(jnp.asarray(score), index).sum(-1)), env.quantile, axis=1)

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax.typing import DTypeLike
+import numpy as np
 
 from theory.corrections import CORRECTIONS, PPO_REFERENCE, Center, Clip, Correction, Level, Ratio, correction
 
@@ -35,12 +33,12 @@ class Family:
 class RuleSettings(NamedTuple):
     """The numbers of a correction, traced."""
 
-    low: jax.Array
-    high: jax.Array
-    dual: jax.Array
-    lr_power: jax.Array
-    resync_below: jax.Array
-    resync_on_sequence: jax.Array
+    low: Any
+    high: Any
+    dual: Any
+    lr_power: Any
+    resync_below: Any
+    resync_on_sequence: Any
 
 
 def family_of(rule: Correction) -> Family:
@@ -56,16 +54,16 @@ def family_of(rule: Correction) -> Family:
     )
 
 
-def rule_settings(rule: Correction, dtype: DTypeLike) -> RuleSettings:
+def rule_settings(rule: Correction, dtype: Any) -> RuleSettings:
     """Numbers of a correction, with the settings that switch a clip off where it has none."""
     unclipped = rule.clip == "none"
     return RuleSettings(
-        low=jnp.asarray(0.0 if unclipped else rule.low, dtype),
-        high=jnp.asarray(math.inf if unclipped else rule.high, dtype),
-        dual=jnp.asarray(math.inf if rule.dual is None else rule.dual, dtype),
-        lr_power=jnp.asarray(rule.lr_power, dtype),
-        resync_below=jnp.asarray(rule.resync_below, dtype),
-        resync_on_sequence=jnp.asarray(rule.resync_level == "sequence"),
+        low=np.asarray(0.0 if unclipped else rule.low, dtype),
+        high=np.asarray(math.inf if unclipped else rule.high, dtype),
+        dual=np.asarray(math.inf if rule.dual is None else rule.dual, dtype),
+        lr_power=np.asarray(rule.lr_power, dtype),
+        resync_below=np.asarray(rule.resync_below, dtype),
+        resync_on_sequence=np.bool_(rule.resync_level == "sequence"),
     )
 
 

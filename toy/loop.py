@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from theory.advantage import Baseline, advantages
 from theory.corrections import Logps
 from theory.resync import should_resync
 from toy.engine import EngineSettings, noise, sampled_log_probs
 from toy.families import Family, RuleSettings
+from toy.keys import engine_key, key_of
 from toy.observe import observe, token_columns
 from toy.policy import draw, flat_index, log_probs, rewards
 from toy.settings import Memory
@@ -42,6 +44,7 @@ class Static:
     samples: int
     steps: int
     minibatches: int
+    seeds: int
     families: tuple[Family, ...]
     tokens: bool
     """Report every drawn token"""
@@ -50,10 +53,10 @@ class Static:
 class Settings(NamedTuple):
     """What does not: the numbers of an experiment, traced."""
 
-    lr: jax.Array
-    sync_every: jax.Array
-    branch: jax.Array
-    baseline: jax.Array
+    lr: ArrayLike
+    sync_every: ArrayLike
+    branch: ArrayLike
+    baseline: ArrayLike
     rule: RuleSettings
     engine: EngineSettings
 
@@ -151,16 +154,19 @@ def _step(
 
 @partial(jax.jit, static_argnames="static", compiler_options=COMPILER_OPTIONS)
 def simulate(
-    task: Task, settings: Settings, engine_key: jax.Array, keys_S: jax.Array, *, static: Static
+    task: Task, settings: Settings, environment_words: jax.Array, run_words: jax.Array, *, static: Static
 ) -> Reported:
-    """All steps of all seeds; the leaves of the result lead with (S, K)."""
+    """All steps of all seeds, which are given by their `toy.keys.words`; the leaves lead with (S, K)."""
     dtype = task.logits_CTUV.dtype
     # frozen noise belongs to the engine: the same for every seed
-    frozen = noise(settings.engine, engine_key, task.logits_CTUV.shape, dtype)
+    frozen = noise(settings.engine, engine_key(environment_words), task.logits_CTUV.shape, dtype)
     start = jnp.zeros(task.weights_shape, dtype)
 
-    def one(key: jax.Array) -> Reported:
-        body = partial(_step, task, settings, static, frozen, key)
-        return jax.lax.scan(body, State(start, start, jnp.asarray(0)), jnp.arange(static.steps))[1]
+    run_key = key_of(run_words)
 
-    return jax.vmap(one)(keys_S)
+    def one(seed: jax.Array) -> Reported:
+        body = partial(_step, task, settings, static, frozen, jax.random.fold_in(run_key, seed))
+        state = State(start, start, jnp.zeros((), jnp.int32))
+        return jax.lax.scan(body, state, jnp.arange(static.steps))[1]
+
+    return jax.vmap(one)(jnp.arange(static.seeds))

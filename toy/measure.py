@@ -1,4 +1,4 @@
-"""Exact measures of toy policies: KL between runs, deviation in noise floors, accuracy, off-support share.
+"""Exact measures of toy policies: KL between runs, deviation in floors, accuracy, off-support share, ESS.
 
 Everything is a sum over states and actions in float64, at parameters recorded by `toy.simulate.ensemble`; the
 sums over prefixes go by dynamic programming. Shape suffixes: see `toy.task`; here K is the steps asked for.
@@ -15,12 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from theory.arrays import log_softmax
+from theory.corrections import ResyncLevel
 from theory.floor import in_floors
 from theory.jackknife import jackknife
 from toy import observe
+from toy.engine import EngineSettings, engine_settings, noise, sampled_log_probs
 from toy.ensemble import Ensemble
 from toy.environment import build, memory_of
-from toy.policy import log_probs, occupancy
+from toy.keys import engine_key, key_of, words
+from toy.policy import log_probs, occupancy, response_sum
 from toy.settings import Memory
 from toy.task import Task
 
@@ -194,6 +197,64 @@ def _of_policy(ensemble: Ensemble, steps: Sequence[int] | None) -> _PolicyMeasur
     with jax.enable_x64(True):
         task = build(environment).cast(np.float64)
         theta_KSDV = _at_steps(ensemble.theta, steps).astype(np.float64)
-        key = jax.random.key(environment.seed)
+        key = key_of(environment.seed)
         measures = _policy_measures(task, theta_KSDV, key, memory=memory_of(environment))
     return _PolicyMeasures(*(np.asarray(x).T for x in measures))
+
+
+@partial(jax.jit, static_argnames=("memory", "level"))
+def _exact_ess(
+    task: Task,
+    theta_KSDV: jax.Array,
+    sampler_KSDV: jax.Array,
+    engine: EngineSettings,
+    environment_words: jax.Array,
+    *,
+    memory: Memory,
+    level: ResyncLevel,
+) -> jax.Array:
+    shape, dtype = task.logits_CTUV.shape, task.logits_CTUV.dtype
+    frozen = noise(engine, engine_key(environment_words), shape, dtype)
+
+    def one(theta_DV: jax.Array, sampler_DV: jax.Array) -> jax.Array:
+        pi_s = log_probs(task, sampler_DV)
+        mu = sampled_log_probs(pi_s, frozen, engine)
+        log_w = log_probs(task, theta_DV) - pi_s
+        if level == "token":
+            return observe.exact_ess(occupancy(mu, memory=memory), mu, log_w)
+        first, second = (
+            jnp.mean(response_sum(jnp.exp(mu + order * log_w), memory=memory)) for order in (1, 2)
+        )
+        return first**2 / second
+
+    return jax.lax.map(lambda pair: jax.vmap(one)(*pair), (theta_KSDV, sampler_KSDV))
+
+
+def exact_ess(
+    ensemble: Ensemble, *, level: ResyncLevel = "token", steps: Sequence[int] | None = None
+) -> np.ndarray:
+    """ESS of the lag ratio over everything the sampler can draw, (S, K): what the sampled ESS estimates.
+
+    Parameters
+    ----------
+    ensemble : Ensemble
+        Its engine's noise must not be fresh each step: fresh noise is not recorded.
+    level : {"token", "sequence"}
+        Ratio of single tokens, or product over a response.
+    steps : sequence of int, optional
+        Steps, from 1; all if left out.
+    """
+    environment, numerics = ensemble.experiment.environment, ensemble.experiment.numerics
+    if numerics.fresh and numerics.kind != "exact":
+        raise ValueError(
+            "an exact ESS needs the engine's noise, got fresh noise, which is not recorded; freeze it "
+            "(fresh=False) or use the measure ess_exact of the run"
+        )
+    with jax.enable_x64(True):
+        task = build(environment).cast(np.float64)
+        pair = (_at_steps(t, steps).astype(np.float64) for t in (ensemble.theta, ensemble.theta_sampler))
+        settings = engine_settings(numerics, np.float64)
+        shares = _exact_ess(
+            task, *pair, settings, words(environment.seed), memory=memory_of(environment), level=level
+        )
+    return np.asarray(shares).T

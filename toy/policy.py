@@ -26,7 +26,7 @@ class Responses(NamedTuple):
 
 def log_probs(task: Task, weights_DV: jax.Array) -> jax.Array:
     """Log-probabilities (C, T, U, V) of the policy with the given weights, nats."""
-    return log_softmax(task.logits_CTUV + (task.features_CTUD @ weights_DV) @ task.projector_VV)
+    return log_softmax(task.logits_CTUV + task.features_CTUD @ (weights_DV @ task.projector_VV))
 
 
 def draw(logp_CTUV: jax.Array, key: jax.Array, *, samples: int, memory: Memory) -> Responses:
@@ -92,7 +92,7 @@ def pool(values_CNT: jax.Array, index_CNT: jax.Array, shape: tuple[int, ...]) ->
 def occupancy(logp_CTUV: jax.Array, *, memory: Memory) -> jax.Array:
     """Probability (C, T, U) of each state under the policy's own responses; sums to 1 over U. Exact."""
     C, T, U, _ = logp_CTUV.shape
-    start_CU = jnp.zeros((C, U), logp_CTUV.dtype).at[:, U - 1].set(1.0)
+    start_CU = jnp.broadcast_to((jnp.arange(U) == U - 1).astype(logp_CTUV.dtype)[None], (C, U))
     if T == 1:
         return start_CU[:, None]
     empty_C1 = jnp.zeros((C, 1), logp_CTUV.dtype)
@@ -106,6 +106,22 @@ def occupancy(logp_CTUV: jax.Array, *, memory: Memory) -> jax.Array:
 
     _, rest_TCU = jax.lax.scan(step, second_CU, jnp.moveaxis(logp_CTUV[:, 1:], 1, 0))
     return jnp.concatenate([start_CU[:, None], jnp.moveaxis(rest_TCU, 0, 1)], 1)
+
+
+def response_sum(factor_CTUV: jax.Array, *, memory: Memory) -> jax.Array:
+    """Sum over every response to each prompt, (C,), of the product of its tokens' factors. Exact.
+
+    With the probabilities of a policy as factors it is 1; with ``mu w^2`` it is the second moment of the
+    ratio of whole responses.
+    """
+    total_CU = factor_CTUV[:, 0, -1]
+    for t in range(1, factor_CTUV.shape[1]):
+        step_CUV = factor_CTUV[:, t, :-1]
+        if memory == "first":
+            total_CU = total_CU * jnp.sum(step_CUV, -1)
+        else:
+            total_CU = jnp.einsum("cu,cuv->cv", total_CU, step_CUV)
+    return jnp.sum(total_CU, -1)
 
 
 def rewards(task: Task, responses: Responses, index_CNT: jax.Array) -> jax.Array:

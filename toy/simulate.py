@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from theory.experiment import Experiment
@@ -19,7 +18,9 @@ from toy.engine import engine_settings
 from toy.ensemble import Ensemble
 from toy.environment import build, memory_of
 from toy.families import branches_for, family_of, rule_settings
+from toy.keys import words
 from toy.loop import BASELINES, Reported, Settings, Static, simulate
+from toy.task import Task
 
 
 def ensemble(
@@ -61,7 +62,7 @@ def ensemble(
     """
     cache.switch_on()
     with jax.enable_x64(double):
-        arguments, static = _prepare(experiment, seeds, tokens, jnp.float64 if double else jnp.float32)
+        arguments, static = _prepare(experiment, seeds, tokens, np.float64 if double else np.float32)
         reported: Reported = jax.device_get(simulate(*arguments, static=static))
     result = Ensemble(
         experiment=experiment,
@@ -78,11 +79,15 @@ def ensemble(
 
 
 def run(
-    experiment: Experiment, *, on_step: Callable[[StepRecord], None] | None = None, tokens: bool = False
+    experiment: Experiment,
+    *,
+    on_step: Callable[[StepRecord], None] | None = None,
+    tokens: bool = False,
+    double: bool = False,
 ) -> Trace:
-    """Run one seed; the interface both engines share."""
+    """Run one seed; the interface both engines share. Options as in `ensemble`."""
     each = None if on_step is None else lambda _, record: on_step(record)
-    return ensemble(experiment, seeds=1, on_step=each, tokens=tokens).traces[0]
+    return ensemble(experiment, seeds=1, on_step=each, tokens=tokens, double=double).traces[0]
 
 
 def sweep(
@@ -122,8 +127,8 @@ def sweep(
 
 def _prepare(
     experiment: Experiment, seeds: int, tokens: bool, dtype: Any
-) -> tuple[tuple[Any, Settings, jax.Array, jax.Array], Static]:
-    """Traced and static arguments of the compiled loop."""
+) -> tuple[tuple[Task, Settings, np.ndarray, np.ndarray], Static]:
+    """Traced and static arguments of the compiled loop; NumPy, so that nothing is compiled to make them."""
     environment = experiment.environment
     task = build(environment)
     _check(experiment, seeds)
@@ -134,21 +139,19 @@ def _prepare(
         samples=experiment.samples,
         steps=experiment.steps,
         minibatches=experiment.minibatches,
+        seeds=seeds,
         families=families,
         tokens=tokens,
     )
     settings = Settings(
-        lr=jnp.asarray(experiment.lr, dtype),
-        sync_every=jnp.asarray(experiment.sync_every),
-        branch=jnp.asarray(families.index(family_of(rule))),
-        baseline=jnp.asarray(BASELINES.index(experiment.baseline)),
+        lr=np.asarray(experiment.lr, dtype),
+        sync_every=np.int32(experiment.sync_every),
+        branch=np.int32(families.index(family_of(rule))),
+        baseline=np.int32(BASELINES.index(experiment.baseline)),
         rule=rule_settings(rule, dtype),
         engine=engine_settings(experiment.numerics, dtype),
     )
-    engine_key = jax.random.fold_in(jax.random.key(environment.seed), 1)
-    run_key = jax.random.key(experiment.seed)
-    keys_S = jax.vmap(lambda i: jax.random.fold_in(run_key, i))(jnp.arange(seeds))
-    return (task.cast(dtype), settings, engine_key, keys_S), static
+    return (task.cast(dtype), settings, words(environment.seed), words(experiment.seed)), static
 
 
 def _check(experiment: Experiment, seeds: int) -> None:

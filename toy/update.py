@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from theory.centering import coefficients
 from theory.corrections import Correction, Logps, log_ratio, lr_factor
@@ -79,7 +80,7 @@ def update(
     batch: Batch,
     *,
     families: tuple[Family, ...],
-    branch: jax.Array,
+    branch: ArrayLike,
     settings: RuleSettings,
 ) -> tuple[jax.Array, jax.Array]:
     """Gradient (D, V) of the corrected objective, to be ascended, and the factor on the learning rate.
