@@ -58,8 +58,7 @@ class Check:
     source: str = ""
     """Where the prediction comes from: article figure or law"""
     note: str = ""
-    """What the number alone does not say: the boundary found, values per seed, why a thing was not measured
-    What the number alone does not say: the boundary found, values per seed, why a thing was not measured"""
+    """What the number alone does not say: the boundary found, values per seed, why it was not measured"""
     figures: str = ""
     """Measured value in words of the claim where its unit is awkward to read (a log ratio as a factor)"""
 

@@ -19,8 +19,7 @@ class Claim:
     id: str
     statement: str
     article: str
-    """Figures or words of the article; Qwen3-0.6B/1.7B, Countdown, 64 prompts x 8 samples, 40 steps, 3 seeds
-    Figures or words of the article; Qwen3-0.6B/1.7B, Countdown, 64 prompts x 8 samples, 40 steps, 3 seeds"""
+    """Figures or words of the article; Qwen3-0.6B/1.7B, Countdown, 64 x 8 samples, 40 steps, 3 seeds"""
     law: str
     """What is exact or derived about it"""
     source: str
