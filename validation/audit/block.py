@@ -142,7 +142,7 @@ def pack(rows: list[Row], /) -> Block:
     for i, row in enumerate(rows):
         if (shortest := _shortest(row)) < lengths[i]:
             tokens["mask"][starts[i] + shortest : starts[i + 1]] = False
-    tokens["position"] = np.arange(total) - np.repeat(starts[:-1], lengths)
+    tokens["position"] = np.arange(total) - np.repeat(_first_counted(tokens["mask"], starts), lengths)
     if any(r.token is not None for r in rows):
         tokens["token"] = _integers(rows, "token", [r.token for r in rows], lengths)
     steps = [_integer(r.step) for r in rows]
@@ -165,6 +165,15 @@ def pack(rows: list[Row], /) -> Block:
     first = np.minimum(starts[:-1], max(total - 1, 0))
     columns["sampler_version"] = versions[first] if total else np.full(len(rows), UNKNOWN)
     return Block(tokens=tokens, rows=columns, starts=starts, extra={"version": versions})
+
+
+def _first_counted(mask: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Index of each row's first counted token, so that padding on the left moves no position."""
+    at = np.flatnonzero(mask)
+    if not len(at):
+        return starts[:-1]
+    first = at[np.minimum(np.searchsorted(at, starts[:-1]), len(at) - 1)]
+    return np.where((first >= starts[:-1]) & (first < starts[1:]), first, starts[:-1])
 
 
 def _floats(rows: list[Row], name: str, lists: list[Any], lengths: list[int]) -> np.ndarray:

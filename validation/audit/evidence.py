@@ -74,13 +74,19 @@ class Evidence:
         self.d = self.mu - self.ref
         self.row = owner[at]
         self.position = tokens["position"][at].astype(np.int64) if size else np.zeros(0, dtype=np.int64)
-        self.length = lengths[self.row] if size else np.zeros(0, dtype=np.int64)
+        # up to the last counted token: padding must not change where a token stands in its row
+        extent = np.zeros(len(lengths), dtype=np.int64)
+        np.maximum.at(extent, self.row, self.position + 1)
+        self.length = extent[self.row]
         self.token = tokens["token"][at] if "token" in tokens else None
         self.entropy = tokens["entropy"][at] if "entropy" in tokens else None
         self.kept = tokens["kept_mass"][at] if "kept_mass" in tokens else None
         self.rows = sample.rows
         self.step = self._row_column("step")[self.row] if size else np.zeros(0, dtype=np.int64)
         self.gap = self._gaps(at, owner)
+        self.behind = self._behind(at, owner)
+        """Updates the sampler is behind by its own claim; from the step where the trainer's version is unknown, and
+        then up to a constant"""
         self.live = np.ones(len(at), dtype=bool)
         known = provenance.get(self.reference or "", Provenance(kind="not measured"))
         self.lag_free: LagFree
@@ -106,6 +112,17 @@ class Evidence:
         known = (version != UNKNOWN) & (trainer != UNKNOWN)
         return np.where(known, np.where(known, trainer, 0) - np.where(known, version, 0), -1)
 
+    def _behind(self, at: np.ndarray, owner: np.ndarray) -> np.ndarray:
+        """Version gap, or step minus version where only the sampler's version was logged; UNKNOWN otherwise."""
+        if not len(at):
+            return np.zeros(0, dtype=np.int64)
+        version = self.sample.tokens["version"][at]
+        row = owner[at]
+        trainer, step = self._row_column("trainer_version")[row], self._row_column("step")[row]
+        now = np.where(trainer != UNKNOWN, trainer, step)
+        known = (version != UNKNOWN) & (now != UNKNOWN)
+        return np.where(known, np.where(known, now, 0) - np.where(known, version, 0), UNKNOWN)
+
     def _lag_columns(self, usable: Mapping[str, np.ndarray], owner: np.ndarray) -> None:
         tokens = self.sample.tokens
         if "logpi_s" in usable and "logpi" in usable:
@@ -117,6 +134,7 @@ class Evidence:
         self.g_ref = tokens["logpi_s"][at] if len(at) else np.zeros(0)
         self.g_row = owner[at]
         self.g_gap = self._gaps(at, owner)
+        self.g_behind = self._behind(at, owner)
         self.g_step = self._row_column("step")[self.g_row] if len(at) else np.zeros(0, dtype=np.int64)
 
     # -- views

@@ -28,8 +28,7 @@ def of(collected: Collector, evidence: Evidence, /) -> dict[str, Any]:
     out: dict[str, Any] = {
         "counts": {
             "responses": collected.rows,
-            "tokens": collected.tokens,
-            "tokens_counted": collected.masked,
+            "tokens": collected.masked,
             "tokens_compared": collected.discrepancy.n,
         }
     }

@@ -158,11 +158,16 @@ def _jump_fit(level: np.ndarray) -> _Jump:
     return best
 
 
+BINS = 16
+
+
 class Along(NamedTuple):
-    """Mean scaled difference along the rows, in quarters of the longest common stretch."""
+    """Mean scaled difference along the rows, in quarters and in sixteenths of their length."""
 
     quarters: np.ndarray
     stderr: np.ndarray
+    parts: np.ndarray
+    """Shape (16,)"""
 
     @property
     def growth(self) -> float:
@@ -177,30 +182,44 @@ class Along(NamedTuple):
 
     @property
     def early_share(self) -> float:
-        """Share of the excess over the last quarter that stands in the first.
-
-        1/2 for a step in the middle.
-        """
+        """Share of the excess over the last quarter that stands in the first: 1/2 for a step in the middle."""
         excess = self.quarters[:3] - self.quarters[3]
         total = float(excess.sum())
         return float(excess[0]) / total if total > 0 else 0.0
 
+    @property
+    def stepwise(self) -> bool:
+        """Whether two levels fit the profile clearly better than any smooth course."""
+        two = max(_share_explained(self.parts, np.arange(BINS) >= k) for k in range(2, BINS - 1))
+        x = (np.arange(BINS) + 0.5) / BINS
+        smooth = [x, x**2, *(np.exp(sign * x / t) for sign in (-1, 1) for t in (0.05, 0.1, 0.2, 0.4))]
+        return two > 0.9 and two > max(_share_explained(self.parts, c) for c in smooth) + 0.08
+
+
+def _share_explained(values: np.ndarray, shape: np.ndarray) -> float:
+    """Squared correlation of a profile with a shape."""
+    if values.std() == 0 or np.std(shape) == 0:
+        return 0.0
+    return float(np.corrcoef(values, shape)[0, 1]) ** 2
+
 
 def along(size: np.ndarray, place: np.ndarray, length: np.ndarray, row: np.ndarray, /) -> Along | None:
     """Quarters of the rows by relative place; None where rows are too short or too few."""
-    long_enough = length >= 16
+    long_enough = length >= BINS
     if long_enough.sum() < 200:
         return None
     size, row = np.minimum(size[long_enough], CAP), row[long_enough]
-    quarter = np.minimum((4 * place[long_enough]) // length[long_enough], 3)
+    part = np.minimum((BINS * place[long_enough]) // length[long_enough], BINS - 1)
+    quarter = part // (BINS // 4)
     count = np.bincount(quarter, minlength=4)
     if (count < 30).any():
         return None
     mean = np.bincount(quarter, weights=size, minlength=4) / count
+    parts = np.bincount(part, weights=size, minlength=BINS) / np.maximum(np.bincount(part, minlength=BINS), 1)
     off = size - mean[quarter]
     owner, index = np.unique(row, return_inverse=True)
     cells = np.bincount(index * 4 + quarter, weights=off, minlength=4 * len(owner)).reshape(-1, 4)
-    return Along(mean, np.sqrt((cells**2).sum(axis=0)) / count)
+    return Along(mean, np.sqrt((cells**2).sum(axis=0)) / count, parts)
 
 
 class Change(NamedTuple):
@@ -215,6 +234,15 @@ class Change(NamedTuple):
     spread: float
     """Standard deviation of the place of the change, as a share of the row's length"""
     ratio: float
+    gain: float
+    """Mean share of a row's variance that two levels explain, beyond what they explain in shuffled rows"""
+    slope: float
+    """Mean share that a straight line explains"""
+
+    @property
+    def sudden(self) -> bool:
+        """Whether rows change at once: two levels explain more than a slope does."""
+        return self.sharpness > 0.6 and self.gain > 1.1 * self.slope
 
 
 SEARCHED_ROWS = 200
@@ -229,12 +257,14 @@ def changes(size: np.ndarray, row: np.ndarray, /) -> Change | None:
         return None
     usable = usable[:: max(1, len(usable) // SEARCHED_ROWS)][:SEARCHED_ROWS]
     rng = np.random.default_rng(0)
-    clear, down, sharp, place, ratios = [], [], [], [], []
+    clear, down, sharp, place, ratios, gains, slopes = [], [], [], [], [], [], []
     for i in usable:
         x = np.log1p(np.minimum(size[starts[i] : ends[i]], CAP))
         gain, k = _best_split(x)
         chance = max(_best_split(rng.permutation(x))[0] for _ in range(2))
         clear.append(gain > 2.0 * chance and gain > 0.1)
+        gains.append(gain - chance)
+        slopes.append(_share_explained(x, np.arange(len(x))))
         if not clear[-1]:
             continue
         n, width = len(x), max(6, len(x) // 8)
@@ -249,13 +279,15 @@ def changes(size: np.ndarray, row: np.ndarray, /) -> Change | None:
         place.append(k / n)
         ratios.append(math.exp(whole))
     if not any(clear):
-        return Change(0.0, 0.0, 0.0, 0.0, 1.0)
+        return Change(0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0)
     return Change(
         float(np.mean(clear)),
         float(np.mean(down)),
         float(np.median(sharp)),
         float(np.std(place)),
         float(np.median(ratios)),
+        float(np.mean(gains)),
+        float(np.mean(slopes)),
     )
 
 

@@ -196,7 +196,7 @@ class Log:
         try:
             for row in reader.rows(record.value, source, record.line):
                 entry.rows += 1
-                entry.tokens += len(row.logmu or ())
+                entry.tokens += _counted(row)
                 yield self._override(row)
         except (TypeError, AttributeError, KeyError, IndexError) as error:
             raise BadLog(
@@ -288,6 +288,14 @@ def open_log(
 ) -> Log:
     """Find the files of a log; nothing is read yet."""
     return Log(files=discover(paths), options=options or Options(), progress=progress)
+
+
+def _counted(row: Row) -> int:
+    """Tokens of a row under its mask."""
+    mu, mask = row.logmu, row.mask
+    if not isinstance(mu, list):
+        return 0
+    return len(mu) - (mask.count(0) if isinstance(mask, list) else 0)
 
 
 def _number_in(path: Path) -> int | None:

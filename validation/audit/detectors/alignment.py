@@ -18,6 +18,8 @@ SHORTEST = 8
 """Tokens a row needs before a shift is looked for in it"""
 BROKEN_RMS = 0.7
 """rms of d in nats from which a row may be misaligned: pairing other tokens costs nats"""
+CAPPED = 4.0
+"""Nats at which a single |d| is capped: one wild token must not hide that a shift restores the others"""
 RESTORED = 0.4
 """A shift explains a row if it takes rms of d below this share"""
 SEARCHED_ROWS = 300
@@ -91,7 +93,7 @@ def _ids(evidence: Evidence) -> list[Finding]:
 
 class _Fit(NamedTuple):
     rms: np.ndarray
-    """Root mean square of d per row"""
+    """Root mean square of d per row, each |d| capped"""
     corr: np.ndarray
     count: np.ndarray
 
@@ -116,7 +118,8 @@ def _fit(evidence: Evidence, live: np.ndarray, shift: int, rows: int) -> _Fit:
     da, db = a - mean_a[owner], b - mean_b[owner]
     norm = np.sqrt(total(da * da) * total(db * db))
     corr = np.where(norm > 0, total(da * db) / np.where(norm > 0, norm, 1), 0.0)
-    return _Fit(np.sqrt(total((a - b) ** 2) / n), corr, count)
+    capped = np.minimum(np.abs(a - b), CAPPED)
+    return _Fit(np.sqrt(total(capped**2) / n), corr, count)
 
 
 def _shift(evidence: Evidence) -> Finding | None:
@@ -167,17 +170,19 @@ def _shift(evidence: Evidence) -> Finding | None:
     )
 
 
-def _bad_rows(evidence: Evidence) -> list[np.ndarray]:
-    """Live tokens of each row that is far off as a whole, long rows first, a bounded number."""
+def _rows(evidence: Evidence) -> list[np.ndarray]:
+    """Live tokens of each row that has enough of them."""
     live = np.flatnonzero(evidence.live)
     row = evidence.row[live]
     starts = np.flatnonzero(np.append(True, row[1:] != row[:-1]))
     ends = np.append(starts[1:], len(row))
-    square = np.add.reduceat(evidence.d[live] ** 2, starts)
-    long_enough = ends - starts >= SHORTEST
-    wrong = long_enough & (np.sqrt(square / (ends - starts)) > BROKEN_RMS)
-    order = np.flatnonzero(wrong)
-    return [live[starts[i] : ends[i]] for i in order[:SEARCHED_ROWS]]
+    return [live[a:b] for a, b in zip(starts, ends, strict=True) if b - a >= SHORTEST]
+
+
+def _bad_rows(evidence: Evidence) -> list[np.ndarray]:
+    """Those that are far off as a whole, a bounded number."""
+    bad = [at for at in _rows(evidence) if float(np.mean(evidence.d[at] ** 2)) > BROKEN_RMS**2]
+    return bad[:SEARCHED_ROWS]
 
 
 def _suffix(evidence: Evidence) -> Finding | None:
@@ -185,12 +190,11 @@ def _suffix(evidence: Evidence) -> Finding | None:
     typical = float(np.median(np.abs(evidence.d[evidence.live])))
     limit = max(0.5, 12 * typical)
     verified, positions, suffix = 0, [], np.zeros(len(evidence.d), dtype=bool)
-    looked = _bad_rows(evidence)
+    far_off = np.abs(evidence.d) > limit
+    looked = [at for at in _rows(evidence) if far_off[at].sum() >= 3][:SEARCHED_ROWS]
     for at in looked:
-        far = np.abs(evidence.d[at]) > limit
+        far = far_off[at]
         n = len(at)
-        if far.sum() < 3:
-            continue
         # before the change hardly any token is far off, after it many are: the split with the largest
         # contrast
         before = np.cumsum(far) / np.arange(1, n + 1)
@@ -200,19 +204,9 @@ def _suffix(evidence: Evidence) -> Finding | None:
         if before[k - 1] > 0.1 or after[k - 1] < 0.25 or n - k < 5:
             continue
         mu, ref = evidence.mu[at[k:]], evidence.ref[at[k:]]
-        base = float(np.sqrt(np.mean((mu - ref) ** 2)))
-        moved = [
-            float(
-                np.sqrt(
-                    np.mean(
-                        (mu[max(0, -s) : len(mu) - max(0, s)] - ref[max(0, s) : len(ref) - max(0, -s)]) ** 2
-                    )
-                )
-            )
-            for s in SHIFTS
-            if len(mu) - abs(s) >= 4
-        ]
-        if moved and min(moved) < RESTORED * base:
+        # counts, not squares: the inserted token itself may be off by any amount
+        moved = [_far_share(mu, ref, s, limit) for s in SHIFTS if len(mu) - abs(s) >= 4]
+        if moved and min(moved) < RESTORED * _far_share(mu, ref, 0, limit):
             verified += 1
             positions.append(int(evidence.position[at[k]]))
             suffix[at[k:]] = True
@@ -244,6 +238,13 @@ def _suffix(evidence: Evidence) -> Finding | None:
         first="return token ids from the engine and train on those; do not decode and encode again",
         tokens=suffix,
     )
+
+
+def _far_share(mu: np.ndarray, ref: np.ndarray, shift: int, limit: float) -> float:
+    """Share of tokens further off than `limit` once mu at i is set against the reference at i + shift."""
+    a = mu[max(0, -shift) : len(mu) - max(0, shift)]
+    b = ref[max(0, shift) : len(ref) - max(0, -shift)]
+    return float((np.abs(a - b) > limit).mean())
 
 
 def _row_of(evidence: Evidence, tokens: np.ndarray) -> int:

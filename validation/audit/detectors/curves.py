@@ -327,20 +327,22 @@ def _growth(metric: Metric, columns: dict[str, np.ndarray], figures: list[Figure
         part = max(len(good) // 5, 1)
         collapsing = bool(good.size > 4 and good[-part:].mean() < 0.6 * good[:part].mean())
     figures = [*figures, Figure(what="last tenth over first tenth", value=factor)]
-    if large and synced and not collapsing:
+    off_policy = "kl_sample_train" in metric.name  # tinker's: sampler against a trainer that is steps ahead
+    held = synced or "rollout_corr" in metric.name  # verl's: recomputed at the start of each batch
+    if large and held and not collapsing:
         return Finding(
             kind="weights-caches-versions",
             fault=(
                 f"{metric.name} grows {factor:.3g}-fold over the run and ignores the recorded syncs: the"
                 " sampler appears pinned to old weights"
             ),
-            confidence=0.7,
+            confidence=0.7 if synced else 0.5,
             explains=0.9,
             figures=tuple(figures),
             rules_out=("lag by version: the version moves on while the distance does not reset",),
             first="compare a checksum of the engine's weights before and after a sync",
         )
-    if large and not collapsing:
+    if large and (off_policy or not collapsing):
         return Finding(
             kind="lag",
             fault=(

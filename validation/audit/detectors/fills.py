@@ -53,7 +53,7 @@ def _fill(
     """
     here = evidence.live & (values == value)
     rest = evidence.live & ~here
-    typical = float(np.median(np.abs(evidence.d[rest]))) if rest.any() else 0.0
+    typical = _typical(evidence, values, rest, value)
     apart = np.abs(values - other) > max(DISAGREES, 8 * typical)
     bad = here & apart
     near = rest & (np.abs(values - value) < 0.05)
@@ -86,6 +86,16 @@ def _fill(
         first=runs.remedy,
         tokens=tokens,
     )
+
+
+def _typical(evidence: Evidence, values: np.ndarray, rest: np.ndarray, value: float) -> float:
+    """Median |d| of the tokens whose log-prob is nearest to a value: noise is larger where tokens are rare."""
+    at = np.flatnonzero(rest)
+    if not at.size:
+        return 0.0
+    near = min(200, at.size)
+    nearest = at[np.argpartition(np.abs(values[at] - value), near - 1)[:near]]
+    return float(np.median(np.abs(evidence.d[nearest])))
 
 
 class _Runs(NamedTuple):

@@ -18,6 +18,8 @@ from validation.audit.finding import Figure, Finding
 from validation.audit.shapes import Shapes
 from validation.audit.sums import describe
 
+LARGEST_BF16 = 0.06
+"""rms in nats up to which a total without a floor beside it may be numerics alone"""
 LEAST_RMS = 2e-3
 """nats of lag from which it is worth a line"""
 
@@ -109,7 +111,7 @@ def _finding(
 def _by_gap(evidence: Evidence) -> list[Finding]:
     """Only the total was logged, but versions tell which tokens have no lag."""
     table = [(gap, sums) for gap, sums in evidence.exact.by_gap.rows() if gap >= 0 and sums[0] >= 64]
-    if len(table) < 2 or evidence.reference != "logpi":
+    if not table or evidence.reference != "logpi":
         return []
     figures = [
         Figure(what=f"rms log mu - log pi at version gap {gap}, nats", value=describe(sums)["rms_d"])
@@ -117,7 +119,7 @@ def _by_gap(evidence: Evidence) -> list[Finding]:
     ]
     floor = describe(table[0][1])["rms_d"] if table[0][0] == 0 else 0.0
     top = max(describe(sums)["rms_d"] for _, sums in table)
-    if top < 1.3 * floor or top < 0.01:
+    if top < 1.3 * floor or top < (0.01 if floor else LARGEST_BF16):
         return []
     return _total(evidence.exact, figures, 1 - (floor / top) ** 2, 0.75)
 

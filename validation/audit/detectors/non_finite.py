@@ -16,8 +16,7 @@ from validation.audit.sums import MISMATCH_NAMES
 PART_MEASURED = 0.3
 """Share of holes beyond which a column was measured on some tokens only, and the holes are no fault"""
 IMPOSSIBLE = 8.0
-"""Nats: a ratio of 3000 on a single token; BF16 and FP8 errors stay below 2 (public maxima: 1.4 to 1.5 nats)
-Nats: a ratio of 3000 on a single token; BF16 and FP8 errors stay below 2 (public maxima: 1.4 to 1.5 nats)"""
+"""Nats: a ratio of 3000 on a single token; BF16 and FP8 errors stay below 2 (public maxima: 1.4 to 1.5)"""
 ISOLATED = 0.4
 """The largest ordinary |d| must be below this share of the smallest impossible one"""
 
@@ -93,7 +92,9 @@ def _dominating(evidence: Evidence) -> list[Finding]:
     allowed = max(3, int(2e-4 * evidence.exact.discrepancy.n))
     count = 0
     for k in range(1, min(allowed, len(sizes) - 1) + 1):
-        if sizes[k - 1].size > IMPOSSIBLE and sizes[k].size < ISOLATED * sizes[k - 1].size:
+        gap = sizes[k].size / max(sizes[k - 1].size, 1e-12)
+        alone = gap < ISOLATED / 2 or (gap < ISOLATED and sizes[k].size < IMPOSSIBLE / 2)
+        if sizes[k - 1].size > IMPOSSIBLE and alone:
             count = k
     if not count or evidence.exact.discrepancy.n < 50:
         return []

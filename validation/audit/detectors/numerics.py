@@ -13,6 +13,7 @@ import math
 
 import numpy as np
 
+from validation.audit.block import UNKNOWN
 from validation.audit.evidence import BINS, Evidence, clustered_mean
 from validation.audit.finding import Figure, Finding
 from validation.audit.profiles import Rows
@@ -50,18 +51,25 @@ def _rms(x: np.ndarray) -> float:
 
 
 def _self_noise(evidence: Evidence) -> Finding | None:
-    """Detect: the trainer's two passes at equal weights disagree."""
-    same = evidence.g_gap == 0
-    if not evidence.has_lag or same.sum() < 100:
+    """Find two passes of the trainer that disagree at equal weights."""
+    if not evidence.has_lag:
         return None
-    g, step = evidence.g[same], evidence.g_step[same]
+    same, versions = evidence.g_gap == 0, True
+    step = evidence.g_step
+    if not (evidence.g_gap >= 0).any():
+        # without versions: in the first step of a run nothing has been updated yet
+        starts = step.min() != UNKNOWN and step.min() <= 1 and step.min() < step.max()
+        same, versions = np.full(len(step), starts), False
+    if same.sum() < 100:
+        return None
+    g, step = evidence.g[same], step[same]
     rms = _rms(g)
     if rms < 3e-3:
         return None
     first = step == step.min()
     growth = _rms(g[~first]) / max(_rms(g[first]), 1e-9) if (~first).any() and first.any() else 1.0
-    if growth > 2:
-        return None  # it moves with the trainer: that is lag at tokens whose version says there is none
+    if growth > (2.0 if versions else 1.3):
+        return None  # it moves with the trainer: that is lag, at tokens whose version says there is none
     outside = float((np.abs(np.expm1(-g)) > 0.1).mean())
     whole = _rms(evidence.d) if evidence.d.size else rms
     return Finding(
@@ -70,10 +78,14 @@ def _self_noise(evidence: Evidence) -> Finding | None:
             f"the trainer disagrees with itself at the same weights: two passes differ by {rms:.3f} nats rms,"
             " so ratios are not 1 on-policy and clipping sees noise"
         ),
-        confidence=0.88,
+        confidence=0.88 if versions else 0.6,
         explains=min(1.0, (rms / max(whole, rms)) ** 2),
         figures=(
-            Figure(what="rms log pi_s - log pi at version gap 0, nats", value=rms),
+            Figure(
+                what="rms log pi_s - log pi"
+                + (" at version gap 0, nats" if versions else " from the first step on, nats"),
+                value=rms,
+            ),
             Figure(what="rms log mu - log pi_s, nats", value=whole),
             Figure(what="share of ratios outside [.9, 1.1]", value=outside),
             Figure(what="later steps over the first", value=growth),
@@ -99,7 +111,7 @@ def _position(evidence: Evidence, shapes: Shapes) -> Finding | None:
     quarter = np.minimum(4 * evidence.position // np.maximum(evidence.length, 1), 3)
     sizes = [float(np.abs(evidence.d[use & (quarter == q)]).mean()) for q in range(4)]
     split = shapes.changes
-    sharp = split is not None and split.share > 0.3 and split.sharpness > 0.6
+    sharp = profile.stepwise or (split is not None and split.share > 0.3 and split.sudden)
     explains = evidence.explains(use)
     evidence.live &= ~use
     how = "sets in at one position" if sharp else "grows along the row"

@@ -33,8 +33,14 @@ def detect(evidence: Evidence, shapes: Shapes, /) -> list[Finding]:
             return found
     if (finding := _lag_changes(evidence)) is not None:
         found.append(finding)
-    if not shapes.enough or evidence.lag_free == "no":
-        return [*found, *_jump_of_the_total(evidence, shapes)]
+    if not shapes.enough:
+        return found
+    if evidence.lag_free == "no":
+        for look_at in (_within_rows, _jump_of_the_total):
+            finding = look_at(evidence, shapes)
+            if finding is not None:
+                return [*found, finding]
+        return found
     for look_at in (_prefix_cache, _within_rows, _by_step, _some_rows):
         finding = look_at(evidence, shapes)
         if finding is not None:
@@ -57,12 +63,12 @@ def _claim(evidence: Evidence, tokens: np.ndarray) -> float:
 def _pinned(evidence: Evidence) -> Finding | None:
     """Lag that grows with the step and not with the version gap: the sampler stays where it was."""
     if evidence.has_lag:
-        size, step, gap, row = np.abs(evidence.g), evidence.g_step, evidence.g_gap, evidence.g_row
-    elif evidence.reference == "logpi":
-        size, step, gap, row = np.abs(evidence.d), evidence.step, evidence.gap, evidence.row
+        size, step, gap, row = np.abs(evidence.g), evidence.g_step, evidence.g_behind, evidence.g_row
+    elif evidence.reference == "logpi" or evidence.lag_free == "assumed":
+        size, step, gap, row = np.abs(evidence.d), evidence.step, evidence.behind, evidence.row
     else:
         return None
-    known = (gap >= 0) & (step != UNKNOWN)
+    known = (gap != UNKNOWN) & (gap >= -1) & (step != UNKNOWN)
     if known.sum() < 200 or len(np.unique(gap[known])) < 2 or len(np.unique(step[known])) < 4:
         return None
     size, step, gap, row = size[known] ** 2, step[known], gap[known], row[known]
@@ -165,12 +171,15 @@ def _lag_changes(evidence: Evidence) -> Finding | None:
     length = np.repeat(np.diff(np.append(starts, len(row))), np.diff(np.append(starts, len(row))))
     place = np.arange(len(row)) - np.repeat(starts, np.diff(np.append(starts, len(row))))
     profile = along(size / float(np.median(size[known])), place, length, row)
-    if profile is None or not (profile.growth < 0.4 or profile.growth > 2.5) or profile.z < 6:
+    if profile is None or profile.z < 6:
         return None
+    at_one_place = profile.stepwise and not 0.7 < profile.growth < 1.4
     split = changes(size / float(np.median(size[known])), row)
-    if split is None or split.share < 0.3 or split.sharpness < 0.6:
+    own_places = split is not None and split.share > 0.3 and split.sudden and not 0.4 < profile.growth < 2.5
+    if not (at_one_place or own_places):
         return None
-    return _spanning(float(split.share), float(split.ratio), "lag", 0.8)
+    ratio = max(profile.growth, 1 / profile.growth)
+    return _spanning(split.share if split is not None and own_places else 1.0, ratio, "lag", 0.8)
 
 
 def _spanning(share: float, ratio: float, what: str, explains: float) -> Finding:
@@ -198,7 +207,7 @@ def _spanning(share: float, ratio: float, what: str, explains: float) -> Finding
 def _prefix_cache(evidence: Evidence, shapes: Shapes) -> Finding | None:
     """Errors that fade along the row, where prompts are shared and only after the first sync."""
     profile = shapes.along
-    if profile is None or profile.growth > 0.6 or profile.z < 5 or profile.early_share < 0.62:
+    if profile is None or profile.growth > 0.6 or profile.z < 3 or profile.early_share < 0.62:
         return None
     split = early_by_condition(evidence, shapes)
     if split is None:
@@ -277,14 +286,21 @@ def _within_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
     profile = shapes.along
     if profile is None or shapes.by_rows:
         return None
-    downward = profile.growth < 0.5 and profile.z > 6 and profile.early_share < 0.62
-    upward = profile.growth > 2 and profile.z > 6
+    if profile.z < 6 or 0.7 < profile.growth < 2:
+        return None
     split = shapes.changes
-    if split is None or not (downward or upward) or split.share < 0.3:
+    downward = profile.growth < 1
+    if downward and profile.stepwise:
+        ratio = 1 / profile.growth
+        return _spanning(1.0, ratio, "difference", _claim(evidence, shapes.use.copy()))
+    if split is None or split.share < 0.3 or (downward and profile.early_share > 0.62):
         return None
-    if upward and (split.spread < 0.08 or split.sharpness < 0.6):
+    sudden = (
+        split.sharpness > 0.5 if downward and profile.growth < 0.5 else split.sudden and split.spread > 0.08
+    )
+    if not sudden:
         return None
-    if downward and split.sharpness < 0.5:
+    if evidence.lag_free == "no" and (split.share < 0.6 or split.sharpness < 0.7 or split.ratio < 2.5):
         return None
     return _spanning(split.share, split.ratio, "difference", _claim(evidence, shapes.use.copy()))
 
@@ -420,28 +436,24 @@ def _some_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
     )
 
 
-def _jump_of_the_total(evidence: Evidence, shapes: Shapes) -> list[Finding]:
+def _jump_of_the_total(evidence: Evidence, shapes: Shapes) -> Finding | None:
     """Engine against the trainer now: a jump too large and too sudden for a policy that moves by steps."""
-    if not shapes.enough:
-        return []
     course = shapes.course
     if shapes.by_rows or course.shape != "onset" or course.ratio < 8:
-        return []
+        return None
     tokens = shapes.use & (evidence.step >= course.at)
     rms = float(np.sqrt(np.mean(evidence.d[tokens] ** 2)))
     if rms < 0.8:
-        return []
-    return [
-        Finding(
-            kind="weights-caches-versions",
-            fault=(
-                f"the engine leaves the trainer within one step (step {course.at:g}, {course.ratio:.0f}-fold,"
-                f" rms {rms:.2f} nats): its weights are corrupt, or the trainer's update was"
-            ),
-            confidence=0.6,
-            explains=_claim(evidence, tokens),
-            figures=(Figure(what="rms log mu - log pi from there on, nats", value=rms),),
-            rules_out=("gradual lag",),
-            first="compare a checksum of the weights on both sides at that step",
-        )
-    ]
+        return None
+    return Finding(
+        kind="weights-caches-versions",
+        fault=(
+            f"the engine leaves the trainer within one step (step {course.at:g}, {course.ratio:.0f}-fold,"
+            f" rms {rms:.2f} nats): its weights are corrupt, or the trainer's update was"
+        ),
+        confidence=0.6,
+        explains=_claim(evidence, tokens),
+        figures=(Figure(what="rms log mu - log pi from there on, nats", value=rms),),
+        rules_out=("gradual lag",),
+        first="compare a checksum of the weights on both sides at that step",
+    )

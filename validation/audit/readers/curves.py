@@ -28,6 +28,7 @@ MISMATCH: Mapping[str, str] = {
     "gen_kl_error": "kl",
     "js_divergence_error": "kl",
     "token_mult_prob_error": "factor",
+    "mean_seq_mult_prob_error": "factor",
     "rollout_correction/kl": "kl",
     "rollout_correction/k3_kl": "kl",
     "optim/kl_sample_train_v1": "kl",
