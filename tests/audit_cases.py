@@ -44,7 +44,7 @@ def bf16(rng: Rng, **kw: Any) -> Log:
     return build(rng, engine(BF16), **kw)
 
 
-def in_steps(rows: int, steps: int) -> dict[str, np.ndarray]:
+def in_steps(rows: int, steps: int) -> dict[str, Any]:
     """Columns of a run that syncs before every step."""
     step = steps_of(rows, steps)
     return {"step": step, "version": step - 1, "trainer_version": step - 1}
@@ -411,6 +411,7 @@ def trainer_self_noise(rng: Rng) -> Log:
     rows = 64
     log = build(rng, engine(0.0), rows=rows, **in_steps(rows, 4))
     base = log.pi_s
+    assert base is not None
     log.pi_s = base + 0.055 * rng.normal(size=log.mu.shape)
     log.pi = base + 0.055 * rng.normal(size=log.mu.shape)
     return log

@@ -17,12 +17,12 @@ def _list(values: Any, row: int) -> list[Any] | None:
     return [None if isinstance(v, float) and np.isnan(v) else v for v in values[row].tolist()]
 
 
-def _cut(log: Log, values: Any, row: int) -> list[Any] | None:
+def _cut(log: Log, values: Any, row: Any) -> list[Any] | None:
     out = _list(values, row)
     return out if out is None or log.lengths is None else out[: int(log.lengths[row])]
 
 
-def _scalar(values: Any, row: int) -> Any:
+def _scalar(values: Any, row: Any) -> Any:
     return None if values is None else values[row].tolist()
 
 

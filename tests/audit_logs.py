@@ -114,8 +114,8 @@ def build(
         out.setdefault("entropy", []).append(-(np.exp(h) * np.where(np.exp(h) > 0, h, 0)).sum(-1))
         if "kept" in made:
             out.setdefault("kept", []).append(made["kept"])
-    joined = {k: np.concatenate(v).reshape(rows, length) for k, v in out.items()}
-    joined.setdefault("pi", None)  # type: ignore[arg-type]
+    joined: dict[str, Any] = {k: np.concatenate(v).reshape(rows, length) for k, v in out.items()}
+    joined.setdefault("pi", None)
     return Log(**(joined | columns))
 
 

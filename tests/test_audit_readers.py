@@ -562,7 +562,7 @@ JUNK = st.recursive(
 NAMES = sorted(
     {k for _, record in EXAMPLES.values() for k in record} | {"samples", "rollout_id", "log_probs"}
 )
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])  # pyright: ignore[reportArgumentType] an enum is iterable
 
 
 @FEW
@@ -655,7 +655,8 @@ def test_numbers_do_not_depend_on_the_size_of_blocks(tmp_path):
     whole, parts = collected(1 << 20), collected(100)
     # sums in another order: 8 rounding steps of float64 on 800 tokens
     assert parts.discrepancy.ess == pytest.approx(whole.discrepancy.ess, rel=1e-12)
-    assert parts.lag.powers == pytest.approx(whole.lag.powers, rel=1e-12)
+    assert parts.lag.variance == pytest.approx(whole.lag.variance, rel=1e-12)
+    assert parts.lag.k3 == pytest.approx(whole.lag.k3, rel=1e-10)
     assert parts.peers.metrics() == pytest.approx(whole.peers.metrics(), rel=1e-10)
     assert [p.size for p in sorted(parts.largest)] == [p.size for p in sorted(whole.largest)]
 

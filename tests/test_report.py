@@ -159,10 +159,12 @@ def test_the_report_draws_every_figure_from_the_kept_curves(curves, tmp_path):
 
 
 def test_a_crossing_is_read_at_the_step_it_happened(curves):
-    steps, ess = read_curves(curves / CHECKS, "toy").series(IS, "ess_token")
+    kept = read_curves(curves / CHECKS, "toy")
+    assert kept is not None
+    steps, ess = kept.series(IS, "ess_token")
     assert ess.shape == (2, 8)
     np.testing.assert_array_equal(steps, np.arange(1, 9))
-    assert read_curves(curves / CHECKS, "toy").series("unknown", "ess_token")[0].size == 0
+    assert kept.series("unknown", "ess_token")[0].size == 0
 
 
 def test_no_results_and_broken_results_are_one_line_each(tmp_path):

@@ -187,21 +187,21 @@ class Collector:
             use = usable["logpi_s"] & usable["logpi"]
             if use.any():
                 g = (block.tokens["logpi_s"] - block.tokens["logpi"])[use]
-                columns, ratio = token_columns(g)
-                self.lag.add(-g, ratio)
+                columns = token_columns(g).columns
+                self.lag.add(-g)
                 self._responses("lag", -g, row[use])
                 self._row_tables(block, columns, row[use], use, self.lag_by_step, self.lag_by_gap)
             both = use & usable.get("logmu", nothing)
             if both.any():
                 x = (block.tokens["logpi"] - block.tokens["logmu"])[both]
-                self.total.add(x, np.exp(np.minimum(x, 300.0)))
+                self.total.add(x)
                 self._responses("total", x, row[both])
 
     def _pair(self, block: Block, use: np.ndarray, row: np.ndarray, reference: str) -> None:
         mu, ref = block.tokens["logmu"][use], block.tokens[reference][use]
         d = mu - ref
         columns, ratio = token_columns(d)
-        self.discrepancy.add(-d, ratio)
+        self.discrepancy.add(-d)
         owner = row[use]
         self._responses("discrepancy", -d, owner)
         self.peers.add(mu, d, ratio, _starts(owner))

@@ -85,7 +85,9 @@ class Evidence:
         self.step = self._row_column("step")[self.row] if size else np.zeros(0, dtype=np.int64)
         self.gap = self._gaps(at, owner)
         self.behind = self._behind(at, owner)
-        """Updates the sampler is behind by its own claim; from the step where the trainer's version is unknown, and
+        """Updates the sampler is behind by its own claim.
+
+        From the step where the trainer's version is unknown, and
         then up to a constant"""
         self.live = np.ones(len(at), dtype=bool)
         known = provenance.get(self.reference or "", Provenance(kind="not measured"))
@@ -113,7 +115,10 @@ class Evidence:
         return np.where(known, np.where(known, trainer, 0) - np.where(known, version, 0), -1)
 
     def _behind(self, at: np.ndarray, owner: np.ndarray) -> np.ndarray:
-        """Version gap, or step minus version where only the sampler's version was logged; UNKNOWN otherwise."""
+        """Version gap, or step minus version where only the sampler's version was logged.
+
+        UNKNOWN otherwise.
+        """
         if not len(at):
             return np.zeros(0, dtype=np.int64)
         version = self.sample.tokens["version"][at]

@@ -1,7 +1,4 @@
-"""When will importance weighting fail, and which sync period would have kept it.
-
-From the lag by version gap.
-"""
+"""When will importance weighting fail, and which sync would have kept it: from the lag by version gap."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from theory.crossing import crossing_step, first_below
+from theory.forecast import forecast
 from theory.resync import FAILURE_THRESHOLD
 from validation.audit.collect import Collector
 from validation.audit.sums import describe
@@ -19,7 +17,10 @@ FEWEST_TOKENS = 200
 
 
 def of(collected: Collector, /) -> dict[str, Any] | None:
-    """Crossing step as measured and as the growth of the lag predicts it; None without lag by version gap."""
+    """Crossing as measured and as the growth of the lag predicts it; None without lag by version gap.
+
+    Gaps are pooled over the steps, so the forecast speaks of a typical sync and not of one step of the run.
+    """
     table = [
         (gap, describe(sums))
         for gap, sums in collected.lag_by_gap.rows()
@@ -28,20 +29,26 @@ def of(collected: Collector, /) -> dict[str, Any] | None:
     by_step = [
         (k, describe(s)["ess_token"]) for k, s in collected.lag_by_step.rows() if s[0] >= FEWEST_TOKENS
     ]
-    if not table or not by_step:
+    if not table or not by_step or table[-1][1]["rms_d"] == 0:
         return None
     gap = np.array([g for g, _ in table], dtype=float)
     spread = np.array([max(f["rms_d"] ** 2 - f["mean_d"] ** 2, 0.0) for _, f in table])
     rate = float((gap * np.sqrt(spread)).sum() / (gap * gap).sum())
-    crossing = crossing_step(math.log(2), drift=rate)
+    told = forecast([f["ess_token"] for _, f in table], lag=gap)
     seen = first_below([e for _, e in by_step], steps=[float(k) for k, _ in by_step])
     return {
-        "what": (
-            "updates after a sync at which the token ESS of pi/pi_s falls below "
-            f"{FAILURE_THRESHOLD:g}, Gaussian, spread growing linearly"
-        ),
-        "spread_per_update": float(f"{rate:.6g}"),
-        "crossing_lag": float(f"{crossing:.4g}") if math.isfinite(crossing) else None,
-        "resync_every": max(1, math.floor(crossing)) if math.isfinite(crossing) else None,
-        "crossed_at_step": float(seen) if math.isfinite(seen) else None,
+        "what": f"updates after a sync at which the token ESS of pi/pi_s falls below {FAILURE_THRESHOLD:g}",
+        "crossing_lag": _finite(told.step),
+        "low": _finite(told.low),
+        "high": _finite(told.high),
+        "level": told.level,
+        "gaussian_crossing_lag": _finite(crossing_step(math.log(2), drift=rate)),
+        "spread_per_update": _finite(rate),
+        "resync_every": max(1, math.floor(told.low)) if math.isfinite(told.low) else None,
+        "crossed_at_step": _finite(seen),
     }
+
+
+def _finite(value: float) -> float | None:
+    """Return a number for the report; None beyond the horizon or where nothing was measured."""
+    return float(f"{value:.5g}") if math.isfinite(value) else None

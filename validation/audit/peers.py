@@ -8,6 +8,7 @@ Clips and exponent bounds are the frameworks' defaults.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ class PeerSums:
         self.sums: dict[str, float] = {}
         self.largest: dict[str, float] = {}
 
-    def _add(self, **values: float) -> None:
+    def _add(self, **values: Any) -> None:
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + float(value)
 

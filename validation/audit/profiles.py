@@ -182,7 +182,10 @@ class Along(NamedTuple):
 
     @property
     def early_share(self) -> float:
-        """Share of the excess over the last quarter that stands in the first: 1/2 for a step in the middle."""
+        """Share of the excess over the last quarter that stands in the first.
+
+        1/2 for a step in the middle.
+        """
         excess = self.quarters[:3] - self.quarters[3]
         total = float(excess.sum())
         return float(excess[0]) / total if total > 0 else 0.0

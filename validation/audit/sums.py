@@ -8,13 +8,23 @@ keep sums per bucket; merging two of them adds them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from theory.ess import EssState, ess_from_state, ess_state, merge_states
+from theory.ess import EssState, ess_from_state
+from theory.moments import (
+    BLOCK,
+    RatioState,
+    cumulants_of,
+    kl_k3,
+    mean_ratio,
+    merge_ratios,
+    ratio_state,
+    root_mean_square,
+)
 
 FLOOR = -1000.0
 """Log-probs below it are a writer's stand-in for minus infinity (vLLM floors at -9999), not a probability"""
@@ -36,31 +46,26 @@ def in_use(column: np.ndarray, /) -> np.ndarray:
 
 
 class RatioSums:
-    """Pooled sums of one log ratio over tokens."""
+    """Pooled state of one log ratio over tokens, with what only a report needs of it."""
 
     def __init__(self) -> None:
         self.n = 0
-        self.state: EssState | None = None
-        self.powers = np.zeros(5)
-        """Sums of x^0 .. x^4"""
+        self.state: RatioState | None = None
         self.absolute = 0.0
-        self.k3 = 0.0
         self.largest = 0.0
         self.histogram = np.zeros(HISTOGRAM_BINS, dtype=np.int64)
 
-    def add(self, x: np.ndarray, weight: np.ndarray, /) -> None:
-        """Take log ratios `x` with their ratios ``weight = exp(x)``, both of shape (n,)."""
+    def add(self, x: np.ndarray, /) -> None:
+        """Take log ratios of shape (n,)."""
         if x.size == 0:
             return
         self.n += x.size
-        new = ess_state(x)
-        self.state = new if self.state is None else merge_states(self.state, new)
-        square = x * x
-        self.powers += (x.size, x.sum(), square.sum(), square @ x, square @ square)
+        for start in range(0, x.size, BLOCK):
+            new = ratio_state(x[start : start + BLOCK])
+            self.state = new if self.state is None else merge_ratios(self.state, new)
         size = np.abs(x)
         self.absolute += float(size.sum())
         self.largest = max(self.largest, float(size.max()))
-        self.k3 += float(weight.sum()) - x.size - float(x.sum())
         half = (HISTOGRAM_BINS - 1) / 2
         bins = np.clip(np.rint(x * (half / HISTOGRAM_EDGE)) + half, 0, HISTOGRAM_BINS - 1).astype(np.int64)
         self.histogram += np.bincount(bins, minlength=HISTOGRAM_BINS)
@@ -68,27 +73,40 @@ class RatioSums:
     @property
     def ess(self) -> float:
         """ESS share, raw and pooled; NaN for no tokens."""
-        return math.nan if self.state is None else float(ess_from_state(self.state))
+        return math.nan if self.state is None else float(ess_from_state(self.state.ess))
 
     @property
     def mean_ratio(self) -> float:
-        """Mean of the ratio itself."""
-        if self.state is None:
-            return math.nan
-        log_mean = float(self.state.log_sum_w) - math.log(self.n)
-        return math.exp(log_mean) if log_mean < 700 else math.inf
+        """Mean of the ratio itself; infinite where it overflows."""
+        return self._measure(lambda s: mean_ratio(s.ess))
+
+    @property
+    def mean(self) -> float:
+        """Mean of the log ratio, nats."""
+        return self._measure(lambda s: cumulants_of(s.moments).k1)
 
     @property
     def variance(self) -> float:
         """Variance of the log ratio, nats squared."""
-        if self.n == 0:
-            return math.nan
-        return max(float(self.powers[2] / self.n - (self.powers[1] / self.n) ** 2), 0.0)
+        return self._measure(lambda s: cumulants_of(s.moments).k2)
 
     @property
     def rms(self) -> float:
         """Root mean square of the log ratio, nats."""
-        return math.sqrt(self.powers[2] / self.n) if self.n else math.nan
+        return self._measure(lambda s: root_mean_square(s.moments))
+
+    @property
+    def k3(self) -> float:
+        """Estimate E[w - 1 - log w] of the KL divergence, nats."""
+        return self._measure(kl_k3)
+
+    def _measure(self, of: Callable[[RatioState], Any]) -> float:
+        if self.state is None:
+            return math.nan
+        with np.errstate(
+            over="ignore"
+        ):  # a broken log can hold ratios beyond any float; infinite is the answer
+            return float(of(self.state))
 
 
 TABLE_COLUMNS = ("n", "sum_abs_d", "sum_d", "sum_d2", "sum_r", "sum_r2")

@@ -106,8 +106,11 @@ def _numbers(numbers: dict[str, Any], console: Console) -> None:
         )
     told = numbers.get("forecast")
     if told:
-        crossing = _cell(told["crossing_lag"])
-        console.print(f"forecast: ESS of the lag ratio reaches 1/2 {crossing} updates after a sync")
+        crossing, low, high = (_cell(told[k]) for k in ("crossing_lag", "low", "high"))
+        within = (
+            f"{crossing} updates after a sync ({low} to {high})" if crossing != "-" else "beyond the horizon"
+        )
+        console.print(Text(f"forecast: the token ESS of the lag ratio reaches 1/2 {within}"))
     elif "counts" in numbers:
         console.print("[dim]forecast of the crossing step: not measured (needs pi_s, pi and versions)[/dim]")
 

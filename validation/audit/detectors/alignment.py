@@ -95,7 +95,7 @@ class _Fit(NamedTuple):
     rms: np.ndarray
     """Root mean square of d per row, each |d| capped"""
     corr: np.ndarray
-    count: np.ndarray
+    tokens: np.ndarray
 
 
 def _fit(evidence: Evidence, live: np.ndarray, shift: int, rows: int) -> _Fit:
@@ -129,16 +129,16 @@ def _shift(evidence: Evidence) -> Finding | None:
     best, best_rms, best_corr = np.zeros(rows, dtype=int), here.rms.copy(), here.corr.copy()
     for shift in SHIFTS:
         moved = _fit(evidence, evidence.live, shift, rows)
-        better = (moved.count >= SHORTEST - 3) & (moved.rms < best_rms)
+        better = (moved.tokens >= SHORTEST - 3) & (moved.rms < best_rms)
         best[better], best_rms[better], best_corr[better] = shift, moved.rms[better], moved.corr[better]
     wrong = (
-        (here.count >= SHORTEST)
+        (here.tokens >= SHORTEST)
         & (here.rms > BROKEN_RMS)
         & (best != 0)
         & (best_rms < RESTORED * here.rms)
         & (best_corr > here.corr + 0.2)
     )
-    looked = here.count >= SHORTEST
+    looked = here.tokens >= SHORTEST
     if not wrong.any():
         return None
     names, counts = np.unique(best[wrong], return_counts=True)

@@ -89,7 +89,10 @@ def _fill(
 
 
 def _typical(evidence: Evidence, values: np.ndarray, rest: np.ndarray, value: float) -> float:
-    """Median |d| of the tokens whose log-prob is nearest to a value: noise is larger where tokens are rare."""
+    """Median |d| of the tokens whose log-prob is nearest to a value.
+
+    Noise is larger where tokens are rare.
+    """
     at = np.flatnonzero(rest)
     if not at.size:
         return 0.0

@@ -100,7 +100,7 @@ def _dominating(evidence: Evidence) -> list[Finding]:
         return []
     cut = sizes[count - 1].size
     tokens = np.abs(evidence.d) >= cut
-    total = float(evidence.exact.discrepancy.powers[2])
+    total = evidence.exact.discrepancy.rms**2 * evidence.exact.discrepancy.n
     share = sum(p.size**2 for p in sizes[:count]) / total if total > 0 else 0.0
     without = float(ess_fraction(-evidence.d[~tokens])) if (~tokens).any() else math.nan
     evidence.live &= ~tokens

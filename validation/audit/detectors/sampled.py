@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -416,9 +416,9 @@ def _changes(stated: Mapping[str, Any]) -> list[str]:
     """Detect: sampling parameters away from their neutral value."""
     neutral = {"T": 1.0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
     out = [
-        f"{name} = {float(stated[name]):g}"
+        f"{name} = {got:g}"
         for name, value in neutral.items()
-        if _number(stated.get(name)) and abs(float(stated[name]) - value) > 1e-9
+        if _number(got := stated.get(name)) and abs(got - value) > 1e-9
     ]
     top_k = stated.get("top_k")
     if _number(top_k) and float(top_k) > 0:
@@ -426,5 +426,5 @@ def _changes(stated: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def _number(value: Any) -> bool:
+def _number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -42,11 +42,12 @@ def _rows(record: Mapping[str, Any], source: Source, line: int) -> Iterator[Row]
             raise BadLog(
                 f"{where(source, line)}: generation_logprobs must be a list, got {type(mu).__name__}"
             )
-        width = widths[i] if i < len(widths) and isinstance(widths[i], int) and widths[i] > 0 else None
+        given = widths[i] if i < len(widths) else None
+        width = given if isinstance(given, int) and given > 0 else None
         one = {name: values[:width] if isinstance(values, list) else values for name, values in one.items()}
         mask = one["token_loss_mask"]
         if not isinstance(mask, list):
-            mask = [0] + [1] * (len(one["generation_logprobs"]) - 1)  # the first entry is a dummy
+            mask = [0] + [1] * (len(mu) - 1)  # the first entry is a dummy
         if i < len(counted) and counted[i] is not None and not counted[i]:
             mask = [0] * len(mask)
         start = after_prompt(mask) if any(mask) else 1
