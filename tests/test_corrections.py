@@ -161,7 +161,7 @@ def test_ppo_stops_the_side_the_advantage_pushes_to(xp):
         (1.0, None, [0.2, 0, 1.5]),
         (-1.0, None, [0, 2, 1.5]),
         (-1.0, 1.8, [0, 0, 1.5]),
-        (1.0, 1.0, [0.2, 0, 1.5]),  # the dual clip is for losses only
+        (1.0, 1.8, [0.2, 0, 1.5]),  # the dual clip is for losses only
     ):
         got = clipped_weight(dataclasses.replace(rule, dual=dual), logs, carry(xp, np.full(3, sign)))
         np.testing.assert_allclose(as_numpy(got), expected, rtol=algebra(1.0))
