@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -63,7 +65,8 @@ def ensemble(
     cache.switch_on()
     with jax.enable_x64(double):
         arguments, static = _prepare(experiment, seeds, tokens, np.float64 if double else np.float32)
-        reported: Reported = jax.device_get(simulate(*arguments, static=static))
+        with _compiling_once(static, arguments[0]):
+            reported: Reported = jax.device_get(simulate(*arguments, static=static))
     result = Ensemble(
         experiment=experiment,
         measures={name: np.asarray(values) for name, values in reported.measures.items()},
@@ -76,6 +79,19 @@ def ensemble(
             for record in result.records(seed):
                 on_step(seed, record)
     return result
+
+
+_compiled: set[tuple[Any, ...]] = set()
+_compiling = threading.Lock()
+
+
+@contextmanager
+def _compiling_once(static: Static, task: Task) -> Iterator[None]:
+    """Let one thread compile a new shape while the others wait: JAX would have each of them compile it."""
+    shapes = (static, *(None if x is None else (x.shape, x.dtype) for x in task))
+    with nullcontext() if shapes in _compiled else _compiling:
+        yield
+    _compiled.add(shapes)
 
 
 def run(
