@@ -187,14 +187,14 @@ class _Loop:
         )
 
     def _sync_if_due(self, found: Mapping[str, float]) -> float:
-        """Sync where the ESS rule or the schedule asks for it; 1.0 if it was the ESS rule."""
+        """Sync where the ESS rule or the schedule asks for it; 1.0 if it was the ESS rule alone."""
         rule, trainer = self.experiment.correction, self.trainer
         steps_since = (trainer.version - trainer.synced_version) // self.experiment.minibatches
         fires = should_resync(found[f"ess_{rule.resync_level}"], rule.resync_below)
         due = should_resync(1.0, 0.0, steps_since=steps_since, sync_every=self.experiment.sync_every)
         if fires or due:
             self._sync()
-        return float(bool(fires))
+        return float(bool(fires and not due))
 
     def _sync(self) -> None:
         self.done.syncs.append(self._push(self.trainer.version))

@@ -201,3 +201,18 @@ def test_independent_tokens_multiply_their_ess():
     assert response_ess(responses) == pytest.approx(ess_by_definition(values) ** 3, rel=algebra(4.0))
     mean = responses.mean(-1)
     assert response_ess(responses, geometric=True) == pytest.approx(ess_by_definition(mean), rel=algebra(4.0))
+
+
+@pytest.mark.parametrize("n", [70_000, 300_000])
+def test_half_precision_counts_a_large_batch(n):
+    """Counts beyond 2048 do not fit float16: n and the sums must not be kept in the type of the ratios."""
+    log_w = np.resize(np.array([0.0, 0.5, -0.5, 1.0]), n)
+    exact = ess_fraction(log_w)
+    half = ess_fraction(log_w.astype(np.float16))
+    assert half == pytest.approx(exact, rel=library(np.float32))
+
+
+def test_integer_ratios_are_read_as_logs():
+    assert ess_fraction(np.array([0, 1])) == pytest.approx(
+        ess_fraction(np.array([0.0, 1.0])), rel=library(np.float32)
+    )

@@ -69,6 +69,13 @@ def masked(x: Array, mask: Array | None, fill: float) -> Array:
     return xp.where(mask, x, xp.full_like(x, fill))
 
 
+def at_least_single(x: Array, /) -> Array:
+    """Return `x` as floats of 32 bits or more: half precision cannot count a batch, nor integers be logs."""
+    xp = namespace(x)
+    wide_enough = xp.isdtype(x.dtype, "real floating") and xp.finfo(x.dtype).bits >= 32
+    return x if wide_enough else xp.astype(x, xp.float32)
+
+
 def count(x: Array, mask: Array | None, /, *, axis: int = -1, dtype: Any = None) -> Array:
     """How many entries of `x` along `axis` a mask keeps, as a float; the axis stays with length one."""
     xp = namespace(x)

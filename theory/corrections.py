@@ -108,6 +108,11 @@ class Correction:
             raise ValueError(
                 f"a clip needs 0 <= low < high, got ({low}, {high}); to switch clipping off use clip='none'"
             )
+        dual, power = self.dual, self.lr_power
+        if isinstance(dual, (int, float)) and not dual > 1:
+            raise ValueError(f"dual clips ratios above 1, got {dual}; dual=None leaves it out")
+        if isinstance(power, (int, float)) and not power >= 0:
+            raise ValueError(f"lr_power must be >= 0, got {power}: the step shrinks with the ESS; 0: never")
         below = self.resync_below
         if isinstance(below, (int, float)) and not 0 <= below <= 1:
             raise ValueError(f"resync_below is an ESS share in [0, 1], got {below}; 0 switches the rule off")

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from theory.arrays import Array, count, finite_or_zero, log_of_sum, logsumexp, masked, namespace
+from theory.arrays import (
+    Array,
+    at_least_single,
+    count,
+    finite_or_zero,
+    log_of_sum,
+    logsumexp,
+    masked,
+    namespace,
+)
 
 
 class EssState(NamedTuple):
@@ -27,11 +36,11 @@ def ess_state(
 ) -> EssState:
     """Summarise log ratios along `axis` for `ess_from_state`; masked entries never matter.
 
-    `dtype` is the type sums are kept in, that of the ratios if left out: a long stream of float32 wants
-    float64.
+    `dtype` is the type the sums are kept in, that of the ratios if left out: a long stream of float32 blocks
+    wants float64. Half precision and integers are raised to float32 first.
     """
     xp = namespace(log_ratio)
-    x = masked(log_ratio, mask, -float("inf"))
+    x = masked(at_least_single(log_ratio), mask, -float("inf"))
     if x.shape[axis] == 0:
         shape = tuple(s for i, s in enumerate(x.shape) if i != axis % x.ndim)
         zero = xp.sum(x, axis=axis)  # the library's own empty sum: right dtype and device

@@ -87,6 +87,8 @@ class Experiment:
             got = getattr(self, field)
             if got < least:
                 raise ValueError(f"{field} must be >= {least}, got {got}; 1 is the smallest setting there is")
+        if self.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {self.seed}; any whole number from 0 up will do")
         if not (math.isfinite(self.lr) and self.lr >= 0):
             raise ValueError(f"lr must be finite and >= 0, got {self.lr}")
 

@@ -70,7 +70,7 @@ STEP_COLUMNS = _columns(
     ),
     discrepancy_rms=("nats", "rms of log(mu/pi_s)"),
     lag_rms=("nats", "rms of log(pi_s/pi)"),
-    resynced=("bool", "whether the ESS rule synced after this step"),
+    resynced=("bool", "whether the ESS rule synced after this step, before the schedule would have"),
     synced=("bool", "whether the sampler had the trainer's weights when it sampled this step's batch"),
     kl_sampler=("nats/token", "KL(mu||pi) on the sampler's own prefixes"),
     kl_floor=("nats/token", "KL to a reference run on the first argument's prefixes"),

@@ -17,8 +17,13 @@ def write_file(path: Path, write: Callable[[Path], object], /) -> None:
     """Let `write` make a file under a temporary name, then put it at `path` in one step.
 
     A kill at any moment leaves the old content of `path` or the new one, and at worst a temporary file
-    beside it.
+    beside it. A link is followed; what is no regular file, such as a terminal, is written to as it is.
     """
+    if path.exists() and not path.is_file():
+        write(path)
+        return
+    if path.is_symlink():
+        path = path.resolve()
     temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
     try:
         write(temporary)

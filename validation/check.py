@@ -132,8 +132,8 @@ def conclude(check: Check, /) -> Outcome:
         return Outcome(own, "the 95% interval reaches across the margin", control)
     if control is Verdict.HOLDS:
         return Outcome(Verdict.UNDECIDED, f"unable to tell: the control holds too ({own} by itself)", control)
-    if own is Verdict.HOLDS and control is Verdict.UNDECIDED:
+    if control is Verdict.UNDECIDED:
         return Outcome(Verdict.UNDECIDED, "unable to tell: the control is too noisy to fail", control)
-    if own is Verdict.HOLDS and control is Verdict.NOT_RUN:
+    if control is Verdict.NOT_RUN:
         return Outcome(Verdict.UNDECIDED, "unable to tell: the control was not measured", control)
     return Outcome(own, "", control)

@@ -130,7 +130,12 @@ def parse(options: type[Any], name: str, arguments: Sequence[str]) -> Any:
             raise
     # tyro draws a box around several lines; errors here are one line
     text = "".join(c for c in said.getvalue() if not "\u2500" <= c <= "\u257f")
-    words = _one_line(text).removeprefix("Parsing error ").removeprefix("Unrecognized options ")
+    words = (
+        _one_line(text)
+        .replace("Invalid choice invalid choice", "invalid choice")
+        .removeprefix("Parsing error ")
+        .removeprefix("Unrecognized options ")
+    )
     words = re.split(r" (?:For full helptext|Argument helptext)", words)[0]
     words = re.sub(r" Perhaps you meant: (--\S+).*", r"; perhaps you meant \1", words)
     raise BadUsage(f"{words}; see {prog} --help") from None

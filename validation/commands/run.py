@@ -92,9 +92,12 @@ def main(options: Options) -> int:
                     on_step=lambda record: bar.at(record.step, experiment.steps),
                 )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"{folder} keeps the steps done; the same command goes on from there"
-        ) from None
+        kept = (
+            "nothing was written; the same command runs it again, in one call"
+            if options.engine == "toy"
+            else f"{folder} keeps the steps done; the same command goes on from there"
+        )
+        raise KeyboardInterrupt(kept) from None
     print(summary(stored))
     return 0
 
