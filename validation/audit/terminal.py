@@ -15,6 +15,7 @@ from validation.audit.run import Audit
 MOST_FINDINGS = 3
 MOST_LIMITS = 4
 NOTHING = "nothing wrong in these logs"
+INCOMPARABLE = "nothing could be compared: no token has log-probs of both sides"
 
 
 def show(audit: Audit, console: Console, /) -> None:
@@ -41,7 +42,10 @@ def show(audit: Audit, console: Console, /) -> None:
 
 def _findings(audit: Audit, console: Console) -> None:
     faults = [f for f in audit.findings if not f.healthy]
-    if not faults:
+    counts = audit.numbers.get("counts")
+    if not faults and counts and not counts["tokens_compared"]:
+        console.print(f"[bold yellow]{INCOMPARABLE}[/bold yellow]")
+    elif not faults:
         console.print(f"[bold green]{NOTHING}[/bold green]")
     for number, finding in enumerate(faults[:MOST_FINDINGS], start=1):
         _finding(number, finding, console)

@@ -23,6 +23,7 @@ from theory.records import STEP_COLUMNS
 from toy.engine import engine_settings, noise, sampled_log_probs
 from toy.ensemble import Ensemble
 from toy.environment import build
+from toy.keys import engine_key
 from toy.measure import kl_between
 from toy.policy import log_probs
 from toy.settings import STALE, setting_s
@@ -188,7 +189,7 @@ def _rows(root: Path, plan: Plan) -> Rows:
             engine = engine_settings(experiment.numerics, jnp.float64)
             pi_s = log_probs(task, jnp.asarray(result.theta_sampler[0, -1], jnp.float64))
             pi = log_probs(task, jnp.asarray(result.theta[0, -1], jnp.float64))
-            key = jax.random.fold_in(jax.random.key(environment.seed), 1)
+            key = engine_key(environment.seed)
             mu = sampled_log_probs(pi_s, noise(engine, key, pi_s.shape, pi_s.dtype), engine)
         columns = {"logmu": mu, "logpi_s": pi_s, "logpi": pi}
         return {name: np.asarray(x).reshape(-1) for name, x in columns.items()}
