@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import audit_cases  # noqa: E402
 import audit_files  # noqa: E402
 import audit_logs  # noqa: E402
+from audit_plain import HEALTHY, PLAIN, World  # noqa: E402
 
 from validation.audit.run import audit  # noqa: E402
 
@@ -33,6 +34,16 @@ def first_kind(name: str, form: str, seed: int) -> str:
     """Kind of the first finding for one draw of a case, "none" if there is none."""
     made = audit_cases.CASES[name].make(np.random.default_rng(seed))
     return _audited(made, form)[0]
+
+
+def plain_kinds(name: str, seed: int) -> str:
+    """The same for a case of the plainer world, of any size."""
+    rng = np.random.default_rng(seed)
+    world = World(rng, int(rng.choice([24, 64, 160])), int(rng.choice([60, 150, 300])))
+    kinds = _audited(PLAIN[name][1](world), "canonical")
+    if PLAIN[name][0] != HEALTHY:
+        return kinds[0]
+    return HEALTHY if not set(kinds) - {"none", "lag (healthy)"} else ", ".join(kinds)
 
 
 def _audited(made: Any, form: str) -> list[str]:
@@ -67,7 +78,7 @@ def main() -> None:
         forms = audit_cases.CASES[n].formats
         jobs += [(n, forms[k % len(forms)], options.seed + k) for k in range(options.draws)]
     work = Parallel(n_jobs=2)
-    kinds = work(delayed(first_kind)(*job) for job in jobs)
+    kinds: list[str] = list(work(delayed(first_kind)(*job) for job in jobs))  # type: ignore[arg-type]
     table: dict[str, Counter[str]] = {n: Counter() for n in names}
     for (name, _, _), kind in zip(jobs, kinds, strict=True):
         table[name][kind.removesuffix(" (healthy)")] += 1
@@ -79,7 +90,20 @@ def main() -> None:
         mark = "" if hits == options.draws else "   <-- " + ", ".join(f"{k} {v}" for k, v in counts.items())
         print(f"{name:26s} {case.kind:26s} {hits}/{options.draws}{mark}")
     print(f"right kind first: {right}/{len(jobs)}")
-    tried = work(delayed(healthy_kinds)(options.seed + 10_000 + k) for k in range(options.healthy))
+    plain = [
+        (n, options.seed + 20_000 + k) for n in PLAIN for k in range(0 if options.only else options.draws)
+    ]
+    told: list[str] = list(work(delayed(plain_kinds)(*job) for job in plain))  # type: ignore[arg-type]
+    wrong = [
+        (n, s, k)
+        for (n, s), k in zip(plain, told, strict=True)
+        if k.removesuffix(" (healthy)") != PLAIN[n][0]
+    ]
+    for name, seed, kind in wrong:
+        print(f"plainer world: {name} (draw {seed}) is called {kind}, is {PLAIN[name][0]}")
+    print(f"plainer world: right {len(plain) - len(wrong)}/{len(plain)}")
+    seeds = range(options.seed + 10_000, options.seed + 10_000 + options.healthy)
+    tried: list[tuple[str, list[str]]] = list(work(delayed(healthy_kinds)(s) for s in seeds))  # type: ignore[arg-type]
     alarms = [
         (k, word, found) for k, (word, found) in enumerate(tried) if set(found) - {"none", "lag (healthy)"}
     ]
@@ -87,8 +111,13 @@ def main() -> None:
         print(f"false alarm: healthy log {options.seed + 10_000 + k} ({word}): {', '.join(found)}")
     print(f"false alarms: {len(alarms)}/{options.healthy}")
     if options.json:
-        told = {n: dict(c) for n, c in table.items()}
-        text = {"draws": options.draws, "first_kind": told, "healthy": options.healthy, "alarms": len(alarms)}
+        first = {n: dict(c) for n, c in table.items()}
+        text = {
+            "draws": options.draws,
+            "first_kind": first,
+            "healthy": options.healthy,
+            "alarms": len(alarms),
+        }
         options.json.write_text(json.dumps(text, indent=1))
 
 

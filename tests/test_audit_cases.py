@@ -9,6 +9,7 @@ import pytest
 from audit_cases import CASES
 from audit_files import canonical, write
 from audit_logs import build, engine, healthy, lagged
+from audit_plain import HEALTHY, PLAIN, World
 
 from theory.ess import ess_fraction
 from validation.audit.command import main
@@ -31,6 +32,17 @@ def test_the_right_kind_comes_first(tmp_path, name):
     assert first.kind in {case.kind, *case.also}, [(f.kind, f.fault) for f in findings]
     assert first.figures or "the log states" in first.fault
     assert first.first
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plainer_world_gets_the_same_names(tmp_path, name):
+    kind, make = PLAIN[name]
+    log = make(World(np.random.default_rng(SEED), 64, 150))
+    findings = audit([str(canonical(log, tmp_path / "log.jsonl"))]).findings
+    if kind == HEALTHY:
+        assert [f for f in findings if not f.healthy] == []
+    else:
+        assert findings[0].kind == kind, [(f.kind, f.fault) for f in findings]
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -57,6 +57,10 @@ class Finding:
     """What to do first"""
     tokens: np.ndarray | None = field(default=None, repr=False)
     """Tokens of the sample it accounts for: later detectors leave them out"""
+    scattered: bool = False
+    """Whether it speaks of single tokens that no row, step or place explains"""
+    side: Literal["engine", "trainer"] = "engine"
+    """Whose computation it accuses, where it accuses one"""
 
     @property
     def healthy(self) -> bool:

@@ -12,6 +12,8 @@ from validation.audit.finding import Figure, Finding
 MOST_VALUES = 6
 """Most frequent values that are looked at"""
 FEWEST = 3
+USUAL = (0.0, 1.0, -1.0, -100.0, -1000.0)
+"""Fill values frameworks use: one constant on the other side does not clear them"""
 DISAGREES = 0.3
 """Nats between the two sides from which a fill value is told from a true log-prob of the same size"""
 
@@ -62,6 +64,8 @@ def _fill(
     possible = value < 0.2
     if bad.sum() < FEWEST or (possible and bad.sum() / here.sum() < 3 * usual + 0.02):
         return None
+    if value not in USUAL and len(np.unique(other[bad])) < max(FEWEST, 0.5 * bad.sum()):
+        return None  # the same prefix sampled again and again: both sides repeat
     runs = _runs(evidence, here, bad)
     tokens = here & (runs.inside | bad)
     evidence.live &= ~tokens

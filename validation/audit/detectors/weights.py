@@ -313,7 +313,7 @@ def _by_step(evidence: Evidence, shapes: Shapes) -> Finding | None:
     """Discrepancy at equal weights that sets in at one step, or comes and goes."""
     course = shapes.course
     if shapes.by_rows or course.shape not in ("onset", "bursts", "drop"):
-        return None
+        return _from_nothing(evidence, shapes)
     assumed = evidence.lag_free == "assumed"
     if course.ratio < (5.0 if assumed else 1.8):
         return None
@@ -373,6 +373,36 @@ def _by_step(evidence: Evidence, shapes: Shapes) -> Finding | None:
             "precision: kernels do not change between steps",
         ),
         first=remedy,
+    )
+
+
+EXACT = 2e-3
+"""rms d in nats below every low-precision floor (bf16 on the mini-Qwen3: 9e-3)"""
+
+
+def _from_nothing(evidence: Evidence, shapes: Shapes) -> Finding | None:
+    """Find d that is exact at the first step and grows from there: numerics would have been there at once."""
+    course, series = shapes.course, shapes.series
+    if course.shape != "drift" or shapes.by_rows or len(series.step) < 4 or evidence.lag_free != "yes":
+        return None
+    at_first = evidence.d[shapes.use & (evidence.step == series.step[0])]
+    at_last = evidence.d[shapes.use & (evidence.step >= series.step[-2])]
+    first, last = (float(np.sqrt(np.mean(d * d))) for d in (at_first, at_last))
+    if first > EXACT or last < 20 * max(first, 1e-9):
+        return None
+    return Finding(
+        kind="weights-caches-versions",
+        fault=f"engine and trainer agree at the first step (rms d {first:.2g} nats) and drift apart with "
+        f"each update ({last:.2g} at the end): some weights do not reach the engine (tied head, adapter)",
+        confidence=0.85,
+        explains=_claim(evidence, shapes.use.copy()),
+        figures=(
+            Figure(what="rms d, first step, nats", value=first),
+            Figure(what="rms d, last steps, nats", value=last),
+            Figure(what="steps compared", value=len(series.step)),
+        ),
+        rules_out=("precision: rounding is there from the first step on", _NOT_LAG),
+        first="compare checksums tensor by tensor after a sync; look at tied and adapted tensors first",
     )
 
 
