@@ -29,6 +29,8 @@ export OMP_WAIT_POLICY ?= passive
 
 install: $(VENV)/.installed
 check: $(VENV)/.installed
+	@echo "check: the closed forms (seconds) ..."
+	@$(PY) -m validation check theory --json report/check-theory.json
 	@echo "check: the claims on the toy (about a minute) ..."
 	@$(PY) -m validation check toy --json report/check-toy.json
 	@echo "check: the claims on a real Qwen3 sampled by vLLM (several minutes; finished runs are reused) ..."
