@@ -671,7 +671,7 @@ def test_top_k_mode_makes_no_tensor_of_tokens_times_vocabulary(V: int, name: str
     largest_but_one_chunk = chunk_size(len(b.actions), V) * V
     print(f"{name} at V={V}: largest tensor {mode.largest / entries:.3f} of [N, V]")
     assert mode.largest <= max(largest_but_one_chunk, b.weight.numel())
-    assert mode.largest < 0.25 * entries
+    assert mode.largest <= 0.25 * entries
 
 
 @pytest.mark.parametrize("V", [MINI, QWEN3])
@@ -690,9 +690,17 @@ def test_peak_memory_is_a_fifth_of_plain_autograds(V: int) -> None:
         assert peak <= 0.2 * plain
 
 
-def test_peak_memory_of_full_row_dlc_is_a_third_of_plain_autograds() -> None:
-    """T7 at V = 4,096: the sampler's rows are made chunk by chunk, as an engine would hand them over."""
-    b = sizes(MINI)
+@pytest.mark.parametrize("V", [MINI, QWEN3])
+def test_peak_memory_of_full_row_dlc_is_a_third_of_plain_autograds(V: int) -> None:
+    """T7; the sampler's rows exist on both sides. 128 tokens at V = 151,936."""
+    b = sizes(V)
+    if V == QWEN3:
+        b = b._replace(
+            hidden=b.hidden[:128],
+            actions=b.actions[:128],
+            advantage=b.advantage[:128],
+            hidden_s=b.hidden_s[:128],
+        )
     rule = correction("dlc")
     logmu = torch.log_softmax(b.hidden_s @ b.weight.t(), -1)
 
@@ -705,14 +713,14 @@ def test_peak_memory_of_full_row_dlc_is_a_third_of_plain_autograds() -> None:
         return fused_loss_row(h, w, b.actions, b.advantage, rule, mu_logp=logmu, stale=stale)
 
     ratio = peak_without_weight_gradient(fused, b) / peak_without_weight_gradient(plain, b)
-    print(f"full-row dlc at V={MINI}: peak {ratio:.3f} of plain autograd's")
+    print(f"full-row dlc at V={V}: peak {ratio:.3f} of plain autograd's")
     assert ratio <= 0.3
 
 
 def test_chunks_fit_their_buffer() -> None:
-    assert chunk_size(2048, MINI) == 256
-    assert chunk_size(512, QWEN3) == 64
-    assert chunk_size(100_000, QWEN3) == 110
+    assert chunk_size(2048, MINI) == 512
+    assert chunk_size(512, QWEN3) == 128
+    assert chunk_size(100_000, QWEN3) == 441
     assert chunk_size(5, QWEN3) == 5
 
 
