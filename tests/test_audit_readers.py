@@ -663,3 +663,28 @@ def test_numbers_do_not_depend_on_the_size_of_blocks(tmp_path):
 
 def test_every_reader_has_a_name_of_its_own():
     assert len(READERS) == len({r.source for r in READERS.values()})
+
+
+# -- folders as they are ---------------------------------------------------------------------
+
+
+def test_what_lies_beside_the_logs_in_a_folder_is_passed_over(tmp_path):
+    lines(tmp_path / "trace.jsonl", CANONICAL)
+    (tmp_path / "config.json").write_text('{"lr": 1e-6}')
+    (tmp_path / "notes.txt").write_text("lr is too high\n")
+    (tmp_path / "state.pkl").write_bytes(pickle.dumps([1]))
+    (tmp_path / "data.csv").write_text("a,b\n1,2\n")
+    told = audit([str(tmp_path)])
+    assert told.numbers["counts"]["tokens"] == 3
+    assert sum("passed over" in f.note for f in told.inputs) == 4
+
+
+def test_of_two_token_formats_in_a_folder_the_one_with_both_sides_is_read(tmp_path):
+    lines(tmp_path / "rollouts" / "traces.jsonl", TRACES)
+    lines(tmp_path / "token_exports" / "step_7" / "rank_0.jsonl", PRIME)
+    told = audit([str(tmp_path)])
+    assert "mismatch" in told.numbers
+    assert [f.note for f in told.inputs if f.format == "prime-rl-traces"] == ["passed over: beside prime-rl"]
+    both = [str(p) for p in (tmp_path / "rollouts" / "traces.jsonl", tmp_path / "token_exports")]
+    with pytest.raises(BadLog, match="one token format"):
+        audit(both)

@@ -226,10 +226,16 @@ class Collector:
         per_row = _per_row(columns, owner)
         by_step.add(block.rows["step"][per_row.rows], per_row.sums)
         version = block.extra["version"][use]
-        trainer = block.rows["trainer_version"][owner]
-        known = (version != UNKNOWN) & (trainer != UNKNOWN)
+        starts = _starts(owner)
+        first = np.repeat(version[starts], np.diff(np.append(starts, len(owner))))
+        if (version != first).any():
+            keys, sums, rows = version, columns, owner
+        else:
+            keys, sums, rows = version[starts], per_row.sums, per_row.rows
+        trainer = block.rows["trainer_version"][rows]
+        known = (keys != UNKNOWN) & (trainer != UNKNOWN)
         if known.any():
-            by_gap.add((trainer - version)[known], columns[known])
+            by_gap.add((trainer - keys)[known], sums[:, known])
 
     def _responses(self, name: str, x: np.ndarray, owner: np.ndarray) -> None:
         new = ess_state(np.add.reduceat(x, _starts(owner)))
@@ -322,7 +328,7 @@ def _starts(owner: np.ndarray) -> np.ndarray:
 
 def _per_row(columns: np.ndarray, owner: np.ndarray) -> _PerRow:
     starts = _starts(owner)
-    return _PerRow(owner[starts], np.add.reduceat(columns, starts, axis=0))
+    return _PerRow(owner[starts], np.add.reduceat(columns, starts, axis=1))
 
 
 def _subset(block: Block, chosen: np.ndarray) -> Block:

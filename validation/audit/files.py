@@ -234,6 +234,14 @@ def records(opened: Opened, /, *, progress: Any = None, skip_bad: bool = False) 
         progress(unseen)
 
 
+def head_records(opened: Opened, /) -> Iterator[dict[str, Any]]:
+    """Objects on the whole lines of what `peek` saw."""
+    for line in opened.head.split(b"\n")[: max(opened.head.count(b"\n"), 1)]:
+        value = _parse(line.strip())
+        if isinstance(value, dict):
+            yield value
+
+
 def _bad_line(path: Path, line: int, text: bytes, value: Any) -> str:
     got = "not JSON" if value is None else f"a {type(value).__name__}"
     cut = " (cut off?)" if text[:1] == b"{" and text[-1:] != b"}" else ""

@@ -5,17 +5,19 @@ What cannot be audited and why.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import orjson
 
 from theory.records import NOT_MEASURED, Provenance
 from validation.audit.block import Block, Row, blocks
-from validation.audit.errors import BadLog, one_line
-from validation.audit.files import Opened, Record, discover, peek, records
+from validation.audit.errors import BadLog, NoLog, one_line
+from validation.audit.files import Opened, Record, discover, head_records, peek, records
 from validation.audit.readers import READERS, curves, reader_for, slime, unauditable
 from validation.audit.readers.base import Reader, Source
 
@@ -63,7 +65,10 @@ class Log:
     """Distinct sampling settings by their own text"""
     skipped: int = 0
     progress: Callable[[int], None] | None = None
-    joined: dict[Any, Any] = field(default_factory=dict)
+    named: frozenset[Path] = frozenset()
+    """Files the user named one by one; those found in a folder may be no logs at all"""
+    refused: list[str] = field(default_factory=list)
+    """Why files of a folder were passed over"""
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of all files in order.
@@ -103,54 +108,89 @@ class Log:
 
     def _rows(self) -> Iterator[Row]:
         opened = [peek(path) for path in self.files]
-        self._join_slime(opened)
+        self._choose_format(opened)
+        dumps = _by_rollout([o.path for o in opened if o.content == "torch"])
         for number, file in enumerate(opened):
             entry = InputFile(path=str(file.path), format=file.content)
-            self.inputs.append(entry)
             match file.content:
-                case "json":
-                    yield from self._json_rows(file, number, entry)
                 case "torch":
-                    record = Record(slime.load(file.path), 1)
-                    yield from self._record_rows(file.path, number, entry, iter([record]))
-                case "csv":
-                    entry.format = "curves"
-                    curves.read_csv(file, self.metrics)
+                    yield from self._dump_rows(dumps.pop(_rollout_of(file.path), []), number)
+                    continue
+                case "json":
+                    found = self._json_rows(file, number, entry)
                 case "parquet":
-                    yield from self._parquet_rows(file.path, number, entry)
-                case "pickle":
-                    raise BadLog(f"{one_line(file.path)}: {unauditable.PICKLE}")
+                    found = self._parquet_rows(file.path, number, entry)
+                case "csv":
+                    found = self._table(file, entry)
                 case "empty":
-                    entry.note = "empty"
+                    entry.note, found = "empty", iter(())
+                case "pickle":
+                    found = _refuse(f"{one_line(file.path)}: {unauditable.PICKLE}")
                 case "binary":
-                    raise BadLog(
+                    found = _refuse(
                         f"{one_line(file.path)}: a log must be JSON lines, CSV, a torch dump or parquet, "
                         "got other bytes; name the files a trainer wrote"
                     )
+            self.inputs.append(entry)
+            try:
+                yield from found
+            except NoLog as error:
+                # beside logs in a folder lie configurations and notes; only what was named must be a log
+                if file.path in self.named:
+                    raise
+                entry.note = "passed over: no log the audit knows"
+                self.refused.append(str(error))
+        if self.refused and not any(f.rows or f.tokens for f in self.inputs) and not self.advice:
+            raise BadLog(self.refused[0])
 
-    def _join_slime(self, opened: list[Opened]) -> None:
-        """Collect what only slime's rollout dumps know, where a log has train dumps too."""
-        dumps = [o.path for o in opened if o.content == "torch"]
-        if len(dumps) < 2:
+    def _choose_format(self, opened: list[Opened]) -> None:
+        """Where a folder holds several token formats, read the one that tells most and say so."""
+        if self.options.format is not None:
             return
-        loaded = {path: slime.load(path) for path in dumps}
-        if not any(slime.is_train(r) for r in loaded.values()):
-            return
-        for path, record in loaded.items():
-            if "samples" in record and not slime.is_train(record):
-                self.joined |= slime.rollout_facts(record)
-                self.files.remove(path)
+        order = list(READERS)
+        seen = {o.path: reader for o in opened if (reader := _reader_of_head(o)) is not None}
+        chosen = min((r.name for r in seen.values()), key=order.index, default=None)
+        for path, reader in seen.items():
+            if reader.name != chosen and path not in self.named:
                 self.inputs.append(
-                    InputFile(path=str(path), format="slime", note="joined to the train dumps")
+                    InputFile(path=str(path), format=reader.name, note=f"passed over: beside {chosen}")
                 )
-        opened[:] = [o for o in opened if o.path in self.files]
+                opened[:] = [o for o in opened if o.path != path]
+
+    def _table(self, file: Opened, entry: InputFile) -> Iterator[Row]:
+        """Take in a table of metrics; it has no rows of tokens."""
+        before = len(self.metrics.rows)
+        curves.read_csv(file, self.metrics)
+        entry.format, entry.rows = "curves", len(self.metrics.rows) - before
+        yield from ()
+
+    def _dump_rows(self, paths: list[Path], number: int) -> Iterator[Row]:
+        """Rows of one rollout's dumps; where the trainer's is there, the engine's adds what only it knows."""
+        loaded = [(path, slime.load(path)) for path in paths]
+        trained = [record for _, record in loaded if slime.is_train(record)]
+        joined: dict[Any, Any] = {}
+        for path, record in loaded:
+            if trained and "samples" in record and not slime.is_train(record):
+                joined |= slime.rollout_facts(record)
+                self.inputs.append(InputFile(path=str(path), format="slime", note="joined to the train dump"))
+        for path, record in loaded:
+            if not trained or slime.is_train(record):
+                entry = InputFile(path=str(path), format="torch")
+                self.inputs.append(entry)
+                yield from self._record_rows(path, number, entry, iter([Record(record, 1)]), joined=joined)
 
     def _json_rows(self, file: Opened, number: int, entry: InputFile) -> Iterator[Row]:
         found = records(file, progress=self.progress, skip_bad=self.options.skip_bad)
         yield from self._record_rows(file.path, number, entry, found)
 
     def _record_rows(
-        self, path: Path, number: int, entry: InputFile, found: Iterator[Record]
+        self,
+        path: Path,
+        number: int,
+        entry: InputFile,
+        found: Iterator[Record],
+        *,
+        joined: Mapping[Any, Any] = MappingProxyType({}),
     ) -> Iterator[Row]:
         """Rows of one file; its first record decides the format."""
         first = next(found, None)
@@ -168,7 +208,7 @@ class Log:
             advice = unauditable.advice_for(first.value)
             if advice is None:
                 keys = one_line(", ".join(map(str, first.value)), limit=80)
-                raise BadLog(
+                raise NoLog(
                     f"{one_line(path)}:{first.line}: no known format has these keys ({keys}); "
                     f"known: {', '.join(READERS)}; pass --format"
                 )
@@ -176,7 +216,7 @@ class Log:
             self._advise(f"{advice.source}: not auditable; {advice.switch_on}")
             return
         entry.format = reader.name
-        source = Source(path, number, _number_in(path), self.joined)
+        source = Source(path, number, _number_in(path), joined)
         yield from self._read(reader, source, entry, first)
         for record in found:
             yield from self._read(reader, source, entry, record)
@@ -287,7 +327,35 @@ def open_log(
     paths: list[str], /, *, options: Options | None = None, progress: Callable[[int], None] | None = None
 ) -> Log:
     """Find the files of a log; nothing is read yet."""
-    return Log(files=discover(paths), options=options or Options(), progress=progress)
+    named = frozenset(Path(p) for p in paths if Path(p).is_file())
+    return Log(files=discover(paths), options=options or Options(), progress=progress, named=named)
+
+
+def _refuse(reason: str) -> Iterator[Row]:
+    """Stand for the rows of a file that is no log."""
+    raise NoLog(reason)
+    yield  # a generator, so that the refusal comes where rows would
+
+
+def _reader_of_head(opened: Opened) -> Reader | None:
+    """Reader of a file by its first line, if that is whole in what was peeked at."""
+    if opened.content != "json":
+        return None
+    first = next(head_records(opened), None)
+    return None if first is None else reader_for(first)
+
+
+def _rollout_of(path: Path) -> str:
+    """Return what the dumps of one rollout share: the number their names begin with."""
+    digits = "".join(itertools.takewhile(str.isdecimal, path.name))
+    return digits or path.name
+
+
+def _by_rollout(paths: list[Path]) -> dict[str, list[Path]]:
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(_rollout_of(path), []).append(path)
+    return groups
 
 
 def _counted(row: Row) -> int:

@@ -119,14 +119,14 @@ class Table:
         self.sums = np.zeros((0, len(TABLE_COLUMNS)))
 
     def add(self, bucket: np.ndarray, columns: np.ndarray, /) -> None:
-        """Add rows `columns` (n, 6), in the order of TABLE_COLUMNS, to buckets (n,)."""
+        """Add `columns` (6, n), in the order of TABLE_COLUMNS, to buckets (n,)."""
         if bucket.size == 0:
             return
         size = max(int(bucket.max()) + 1, len(self.sums))
         grown = np.zeros((size, len(TABLE_COLUMNS)))
         grown[: len(self.sums)] = self.sums
         for j in range(len(TABLE_COLUMNS)):
-            grown[:, j] += np.bincount(bucket, weights=columns[:, j], minlength=size)
+            grown[:, j] += np.bincount(bucket, weights=columns[j], minlength=size)
         self.sums = grown
 
 
@@ -175,13 +175,14 @@ class TokenTable(NamedTuple):
     """Per-token columns of one block for the tables."""
 
     columns: np.ndarray
+    """Shape (6, n), in the order of TABLE_COLUMNS"""
     ratio: np.ndarray
 
 
 def token_columns(d: np.ndarray, /) -> TokenTable:
     """Columns of TABLE_COLUMNS for tokens with difference `d`, and their ratio exp(-d)."""
     ratio = np.exp(np.minimum(-d, _LARGEST_LOG))
-    columns = np.stack([np.ones_like(d), np.abs(d), d, d * d, ratio, ratio * ratio], axis=1)
+    columns = np.stack([np.ones_like(d), np.abs(d), d, d * d, ratio, ratio * ratio])
     return TokenTable(columns, ratio)
 
 

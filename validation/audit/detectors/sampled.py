@@ -34,6 +34,8 @@ LEAST_ESS = 0.15
 DETERMINED = 0.5
 """Share of d^2 on likely tokens that log mu determines, from which two temperatures are at work; noise: below
 .2"""
+RELATED = 0.2
+"""Correlation with the tokens' surprise that a column of entropies has at least"""
 CALIBRATION = 0.012
 """Nats of -log pi - H that are reported at least"""
 
@@ -328,6 +330,8 @@ def _calibration(evidence: Evidence) -> Finding | None:
     surprise_ref = -evidence.ref[use] - evidence.entropy[use]
     surprise_mu = -evidence.mu[use] - evidence.entropy[use]
     weight = np.exp(np.clip(-d, -20, 20))
+    if _correlation(evidence.entropy[use], -evidence.ref[use]) < RELATED:
+        return None  # whatever this column is, it is not the entropy these tokens were drawn with
     # the weighted one is exact under numerics and lag; the plain ones guard against noise that is no
     # distribution
     means = [clustered_mean(x, row) for x in (weight * surprise_ref, surprise_ref, surprise_mu)]
@@ -336,6 +340,13 @@ def _calibration(evidence: Evidence) -> Finding | None:
     if len(signs) != 1 or min(abs(m.z) for m in means) < SIGMAS - 1 or abs(weakest.value) < CALIBRATION:
         return None
     return _calibration_finding(means[0], evidence.clustered(np.exp(-evidence.d), evidence.live))
+
+
+def _correlation(entropy: np.ndarray, surprise: np.ndarray) -> float:
+    """Correlation of entropy and surprise over tokens."""
+    if entropy.std() == 0 or surprise.std() == 0:
+        return 0.0
+    return float(np.corrcoef(entropy, surprise)[0, 1])
 
 
 def _calibration_finding(surprise: Mean, ratio: Mean | None) -> Finding:

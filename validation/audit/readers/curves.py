@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from validation.audit.errors import BadLog, one_line
+from validation.audit.errors import BadLog, NoLog, one_line
 from validation.audit.files import BROKEN, Opened, stream
 
 MISMATCH: Mapping[str, str] = {
@@ -198,7 +198,7 @@ def read_csv(opened: Opened, curves: Curves, /) -> None:
             names = [n.strip() for n in next(table, [])]
             if not any(known(n) and not is_entropy(n) for n in names):
                 shown = one_line(", ".join(names), limit=80)
-                raise BadLog(
+                raise NoLog(
                     f"{one_line(path)}: no column is a mismatch metric the audit knows (got {shown}); "
                     "the README lists the names"
                 )
