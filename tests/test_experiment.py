@@ -78,7 +78,7 @@ def test_every_field_of_a_correction_is_part_of_the_name(field):
         "ratio": "lag", "level": "sequence", "clip": "mask", "clip_on": "batch", "low": 0.5, "high": 7.0,
         "dual": 3.0, "center": "matched", "lr_power": 0.5, "resync_below": 0.4, "resync_level": "sequence",
     }  # fmt: skip
-    before = {"high": 2.0}
+    before: dict[str, Any] = {"high": 2.0}
     after = before | {field: changes[field]}
     plain, changed = (experiment(correction=correction("pg", **c)) for c in (before, after))
     assert changed.fingerprint() != plain.fingerprint()
