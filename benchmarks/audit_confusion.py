@@ -58,8 +58,8 @@ def healthy_kinds(seed: int) -> tuple[str, list[str]]:
     rng = np.random.default_rng(seed)
     word, log = audit_logs.healthy(rng)
     form = str(rng.choice(["canonical", "canonical", "nemo_rl", "prime_rl", "slime"]))
-    if form == "nemo_rl" or form == "slime":
-        log.pi = None
+    if form in ("nemo_rl", "slime"):
+        log = audit_logs.at_step_start(log)
     return f"{word}/{form}", _audited(log, form)
 
 

@@ -204,6 +204,13 @@ def lagged(
     )
 
 
+def at_step_start(log: Log) -> Log:
+    """The log as NeMo-RL and slime write it: the trainer at the start of the step, lag included."""
+    if log.pi is not None:
+        log.pi_s, log.pi = log.pi, None
+    return log
+
+
 def healthy(rng: np.random.Generator) -> tuple[str, Log]:
     """One healthy log of any kind, with a word for it."""
     rows, length = int(rng.integers(8, 160)), int(rng.choice([8, 20, 60, 150, 300]))

@@ -151,6 +151,13 @@ class Evidence:
         return self.live & self.pure
 
     @property
+    def in_lockstep(self) -> bool:
+        """Whether the sampler's version moves on with every step: whatever lag there is stays the same."""
+        behind = self.behind[self.live]
+        several = len(np.unique(self.step[self.live])) > 2
+        return several and behind.size > 0 and behind[0] != UNKNOWN and bool((behind == behind[0]).all())
+
+    @property
     def has_lag(self) -> bool:
         """Whether the trainer was scored twice, so that lag is measured."""
         return len(self.g) > 0

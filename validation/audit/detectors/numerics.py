@@ -155,8 +155,8 @@ def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
     course = shapes.course
     if course.shape != "drift" or shapes.by_rows or evidence.lag_free == "no":
         return None
-    assumed = evidence.lag_free == "assumed"
-    if course.ratio < (2.0 if assumed else 1.35):
+    assumed = evidence.lag_free == "assumed" and not evidence.in_lockstep
+    if course.ratio < (1.5 if assumed else 1.35) or (assumed and len(shapes.series.step) < 6):
         return None
     use, step = shapes.use, evidence.step
     series = shapes.series
@@ -245,7 +245,12 @@ def _heavy(evidence: Evidence, shapes: Shapes) -> Finding | None:
     use = shapes.use
     d, size = evidence.d[use], shapes.size[use]
     rms, mean = _rms(d), float(np.abs(d).mean()) if d.size else 0.0
-    if d.size < 300 or evidence.lag_free == "no" or rms < 0.06:
+    if d.size < 300 or rms < 0.06:
+        return None
+    # tokens of several lags are of several kinds, too; those differ by row or by step
+    if evidence.lag_free == "no" and (
+        shapes.rows is not None or shapes.course.shape != "flat" or float(np.median(evidence.length)) < 40
+    ):
         return None
     far, farther = int((size > 6).sum()), int((size > 12).sum())
     two_kinds = far >= max(15, 0.004 * d.size) and farther > PLATEAU * far

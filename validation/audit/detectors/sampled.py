@@ -226,8 +226,6 @@ def _temperature(evidence: Evidence) -> Finding | None:
 
     D is almost a function of the probability.
     """
-    if evidence.lag_free == "no":
-        return None  # a policy that sharpens looks the same
     use = evidence.numerics
     d, bins, row = evidence.d[use], evidence.bin[use], evidence.row[use]
     if d.size < LEAST_TOKENS or float(np.sqrt(np.mean(d * d))) < 0.05:
@@ -243,7 +241,8 @@ def _temperature(evidence: Evidence) -> Finding | None:
     rarest = evidence.mu[use] <= np.quantile(evidence.mu[use], 0.06)
     rare, sure = clustered_mean(d[rarest], row[rarest]), clustered_mean(d[likely], row[likely])
     opposite = rare.value * sure.value < 0 and abs(rare.z) > 3 and abs(sure.z) > SIGMAS
-    if not opposite or told < DETERMINED:
+    # a policy that sharpens leans the same way, but not as a function of the probability alone
+    if not opposite or told < (0.8 if evidence.lag_free == "no" else DETERMINED):
         return None
     slope = _slope(evidence.mu[use], evidence.ref[use])
     return Finding(
