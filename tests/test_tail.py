@@ -54,12 +54,9 @@ def test_masked_draws_never_matter_whatever_stands_there(xp, kept):
 def test_any_axis_can_hold_the_draws(xp):
     log_w = np.random.default_rng(2).normal(size=(2, 120, 3))
     mask = np.random.default_rng(3).random(log_w.shape) < 0.8
-    last, kept = np.moveaxis(log_w, 1, -1), np.moveaxis(mask, 1, -1)
-    np.testing.assert_allclose(
-        as_numpy(compiled(xp, k_hat, "axis")(carry(xp, log_w), axis=1)), k_hat(last), rtol=0, atol=QUADRATURE
-    )
-    got = as_numpy(compiled(xp, k_hat, "axis")(carry(xp, log_w), mask=xp.asarray(mask), axis=-2))
-    np.testing.assert_allclose(got, k_hat(last, mask=kept), rtol=0, atol=QUADRATURE)
+    expected = k_hat(np.moveaxis(log_w, 1, -1), mask=np.moveaxis(mask, 1, -1))
+    got = compiled(xp, k_hat, "axis")(carry(xp, log_w), mask=xp.asarray(mask), axis=1)
+    np.testing.assert_allclose(as_numpy(got), expected, rtol=0, atol=QUADRATURE)
 
 
 def test_tail_index_does_not_depend_on_the_scale_of_the_ratio():
@@ -116,11 +113,11 @@ def test_huge_ratios_have_a_huge_index_and_do_not_overflow(xp, dtype):
     [
         np.zeros(20),
         np.zeros(0),
-        np.zeros(1000),
-        np.full(1000, -np.inf),
-        np.r_[np.zeros(999), np.inf],
+        np.zeros(400),
+        np.full(400, -np.inf),
+        np.r_[np.zeros(399), np.inf],
         np.full(400, np.nan),
-        np.r_[np.random.default_rng(0).normal(size=400), np.nan],
+        np.r_[np.random.default_rng(0).normal(size=399), np.nan],
     ],
     ids=["too few", "none", "equal", "all zero", "infinite", "unknown", "one unknown"],
 )
