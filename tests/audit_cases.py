@@ -326,6 +326,14 @@ def null_tokens(rng: Rng) -> Log:
     return log
 
 
+def poisoned_rows(rng: Rng) -> Log:
+    """From a NaN on, all of a row is lost; in one row, all of it."""
+    log = bf16(rng)
+    log.mu[7] = np.nan
+    log.mu[11, 90:] = np.nan
+    return log
+
+
 def trainer_nan(rng: Rng) -> Log:
     log = bf16(rng)
     log.pi_s[3, 17] = np.nan  # type: ignore[index]
@@ -786,6 +794,7 @@ FURTHER: Mapping[str, Case] = MappingProxyType(
         "sentinel": Case(kind=ALIGNMENT, make=sentinel, formats=("canonical", "open_instruct")),
         "rows mispaired": Case(kind=ALIGNMENT, make=rows_mispaired),
         "padding shift": Case(kind=ALIGNMENT, make=padding_shift),
+        "poisoned rows": Case(kind=NONFINITE, make=poisoned_rows, formats=("canonical", "vllm_chat")),
         "trainer NaN": Case(kind=NONFINITE, make=trainer_nan, formats=("canonical", "prime_rl")),
         "floored": Case(kind=NONFINITE, make=floored, formats=("canonical", "vllm_chat", "open_instruct")),
         "infinite": Case(kind=NONFINITE, make=infinite),

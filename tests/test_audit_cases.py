@@ -55,6 +55,34 @@ def test_no_fault_is_found_in_a_healthy_log(tmp_path, seed):
     assert [f for f in findings if not f.healthy] == [], word
 
 
+HEALTHY_CURVES = {
+    "flat": {"train/train_rollout_logprob_abs_diff": (0.011, 0.05)},
+    "noisy": {"sampling/sampling_logp_difference/mean": (0.03, 0.3)},
+    "FP8": {"policy/rollout_train_logprobs_abs_diff_mean": (0.075, 0.1)},
+    "kl": {"mismatch_kl/all/mean": (0.0015, 0.4), "entropy/all/mean": (0.5, 0.1)},
+    "NeMo": {"train/token_mult_prob_error": (1.015, 0.002), "train/gen_kl_error": (0.0006, 0.3)},
+    "verl": {
+        "rollout_corr/rollout_is_eff_sample_size": (0.985, 0.002),
+        "rollout_corr/chi2_token": (0.015, 0.2),
+        "rollout_corr/kl": (0.001, 0.3),
+        "rollout_corr/rollout_is_max": (1.6, 0.1),
+        "training/rollout_probs_diff_mean": (0.004, 0.1),
+        "training/rollout_actor_probs_pearson_corr": (0.9995, 0.0001),
+    },
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY_CURVES)
+@pytest.mark.parametrize("steps", [3, 12, 200])
+def test_no_fault_is_found_in_healthy_curves(tmp_path, name, steps):
+    rng = np.random.default_rng(steps)
+    columns = {n: v * np.exp(s * rng.normal(size=steps)) for n, (v, s) in HEALTHY_CURVES[name].items()}
+    if "rollout_corr/rollout_is_eff_sample_size" in columns:
+        columns = {n: np.minimum(v, 1.0) if "eff" in n else v for n, v in columns.items()}
+    path = write("csv", {"step": np.arange(steps), **columns}, tmp_path)
+    assert audit([str(path)]).findings == []
+
+
 def test_the_answer_has_the_documented_shape(tmp_path):
     out = tmp_path / "out.json"
     path = write("canonical", CASES["C01"].make(np.random.default_rng(SEED)), tmp_path)

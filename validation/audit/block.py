@@ -26,12 +26,10 @@ TOKENS_PER_BLOCK = 1 << 17
 FLOAT_COLUMNS = ("logmu", "logpi_s", "logpi", "entropy", "kept_mass", "advantage")
 PER_ROW = ("advantage", "kept_mass")
 """Columns that may be one number for the whole row"""
-ROW_EXTRAS = ("file", "line", "prompt", "pack", "length_error", "mixed_version", "id_error")
-"""file, line: where the row stands; prompt: key of its prompt ids; pack: place in its pack; length_error.
-
-Log-probs
-minus ids; mixed_version: sampled by several weights at unknown places; id_error: ids that two lists tell
-differently"""
+ROW_EXTRAS = ("file", "line", "prompt", "pack", "length_error", "mixed_version", "id_error", "mu_given")
+"""file, line: where the row stands; prompt: key of its prompt ids; pack: place in its pack; length_error:
+log-probs minus ids; mixed_version: sampled by several weights at unknown places; id_error: ids that two lists
+tell differently; mu_given: whether there is a list of the engine's log-probs at all"""
 
 UNKNOWN = np.iinfo(np.int64).min
 """A version, group, prompt or pack that was not logged"""
@@ -159,6 +157,7 @@ def pack(rows: list[Row], /) -> Block:
         "pack": np.array([_integer(r.pack) for r in rows], dtype=np.int64),
         "length_error": np.array([_length_error(r, n) for r, n in zip(rows, lengths, strict=True)]),
         "id_error": np.array([_id_error(r) for r in rows]),
+        "mu_given": np.array([r.logmu is not None for r in rows]),
     }
     versions, mixed = _versions(rows, starts)
     columns["mixed_version"] = mixed

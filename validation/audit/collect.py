@@ -143,19 +143,17 @@ class Collector:
         return usable
 
     def _note_bad_column(self, block: Block, name: str, column: np.ndarray, bad: np.ndarray) -> None:
-        counts = np.add.reduceat(np.append(bad, False).astype(np.int64), block.starts[:-1])
-        counts[np.diff(block.starts) == 0] = 0
-        rows = np.flatnonzero(counts)
-        whole = (
-            counts[rows]
-            == np.add.reduceat(np.append(block.tokens["mask"], False).astype(np.int64), block.starts[:-1])[
-                rows
-            ]
+        owner, rows = block.row_of_token, len(block.starts) - 1
+        whole = np.bincount(owner[bad], minlength=rows) == np.bincount(
+            owner[block.tokens["mask"]], minlength=rows
         )
-        # a column that is null in a whole row was not measured there; only holes in it are broken values
-        unmeasured = np.isnan(column) & np.isin(block.row_of_token, rows[whole]) & bad
+        if name == "logmu":
+            whole &= ~block.rows["mu_given"]
+        # a column that is null in a whole row was not measured there; only holes in it are broken values. The
+        # engine always knows its own: a list that is there and all null is broken
+        unmeasured = np.isnan(column) & whole[owner] & bad
         self.broken[name, "unmeasured"] += int(unmeasured.sum())
-        self.broken_rows[name, "unmeasured"] += int(whole.sum())
+        self.broken_rows[name, "unmeasured"] += len(np.unique(owner[unmeasured]))
         kinds = {
             "missing or NaN": bad & np.isnan(column) & ~unmeasured,
             "infinite": bad & np.isinf(column),
@@ -165,8 +163,7 @@ class Collector:
             if not where.any():
                 continue
             self.broken[name, kind] += int(where.sum())
-            owners = np.unique(block.row_of_token[where])
-            self.broken_rows[name, kind] += len(owners)
+            self.broken_rows[name, kind] += len(np.unique(owner[where]))
             places = self.broken_places.setdefault((name, kind), [])
             for t in np.flatnonzero(where)[: max(0, 8 - len(places))]:
                 places.append(self._place(block, int(t), float("nan")))

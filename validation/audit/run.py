@@ -15,10 +15,12 @@ from validation.audit.collect import Collector
 from validation.audit.detectors import (
     alignment,
     bypass,
+    calibration,
     context,
     curves,
     fills,
     lag,
+    lag_course,
     metrics,
     non_finite,
     numerics,
@@ -108,14 +110,13 @@ def detect(evidence: Evidence, forecast: Mapping[str, Any] | None = None, /) -> 
     """
     found = [*non_finite.detect(evidence), *fills.detect(evidence), *alignment.detect(evidence)]
     copied = bypass.detect(evidence)
-    told = sampled.detect(evidence)
+    told = sampled.detect(evidence) or calibration.detect(evidence)
     found += [*told, *copied]
     if copied or told:
         # a copy says nothing of numerics; a wrong law is in every difference
         return found
-    shapes = Shapes(evidence)
-    found += weights.detect(evidence, shapes)
-    for look in (context.detect, numerics.detect):
+    found += lag_course.detect(evidence)
+    for look in (weights.detect, context.detect, numerics.detect):
         shapes = Shapes(evidence)
         found += look(evidence, shapes)
     found += metrics.detect(evidence, found)

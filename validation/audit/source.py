@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 
 from theory.records import NOT_MEASURED, Provenance
 from validation.audit.block import Block, Row, blocks
 from validation.audit.errors import BadLog, NoLog, one_line
-from validation.audit.files import Opened, Record, discover, head_records, peek, records
+from validation.audit.files import Content, Opened, Record, discover, head_records, peek, records
 from validation.audit.readers import READERS, curves, reader_for, slime, unauditable
 from validation.audit.readers.base import Reader, Source
 
@@ -107,10 +107,11 @@ class Log:
         return column.kind == "not measured"
 
     def _rows(self) -> Iterator[Row]:
-        opened = [peek(path) for path in self.files]
-        self._choose_format(opened)
-        dumps = _by_rollout([o.path for o in opened if o.content == "torch"])
-        for number, file in enumerate(opened):
+        # each file is looked at twice, so that the heads of thousands of shards are never held together
+        looks = [_look(path) for path in self.files]
+        dumps = _by_rollout([look.path for look in looks if look.content == "torch"])
+        for number, path in enumerate(self._of_one_format(looks)):
+            file = peek(path)
             entry = InputFile(path=str(file.path), format=file.content)
             match file.content:
                 case "torch":
@@ -143,19 +144,20 @@ class Log:
         if self.refused and not any(f.rows or f.tokens for f in self.inputs) and not self.advice:
             raise BadLog(self.refused[0])
 
-    def _choose_format(self, opened: list[Opened]) -> None:
-        """Where a folder holds several token formats, read the one that tells most and say so."""
-        if self.options.format is not None:
-            return
+    def _of_one_format(self, looks: list[_Look]) -> list[Path]:
+        """Where a folder holds several token formats, keep the one that tells most and say so."""
         order = list(READERS)
-        seen = {o.path: reader for o in opened if (reader := _reader_of_head(o)) is not None}
-        chosen = min((r.name for r in seen.values()), key=order.index, default=None)
-        for path, reader in seen.items():
-            if reader.name != chosen and path not in self.named:
-                self.inputs.append(
-                    InputFile(path=str(path), format=reader.name, note=f"passed over: beside {chosen}")
-                )
-                opened[:] = [o for o in opened if o.path != path]
+        known = [look.reader for look in looks if look.reader is not None]
+        chosen = min(known, key=order.index, default=None) if self.options.format is None else None
+        kept = []
+        for look in looks:
+            other = chosen is not None and look.reader not in (None, chosen) and look.path not in self.named
+            if other:
+                note = f"passed over: beside {chosen}"
+                self.inputs.append(InputFile(path=str(look.path), format=look.reader or "", note=note))
+            else:
+                kept.append(look.path)
+        return kept
 
     def _table(self, file: Opened, entry: InputFile) -> Iterator[Row]:
         """Take in a table of metrics; it has no rows of tokens."""
@@ -337,12 +339,18 @@ def _refuse(reason: str) -> Iterator[Row]:
     yield  # a generator, so that the refusal comes where rows would
 
 
-def _reader_of_head(opened: Opened) -> Reader | None:
-    """Reader of a file by its first line, if that is whole in what was peeked at."""
-    if opened.content != "json":
-        return None
-    first = next(head_records(opened), None)
-    return None if first is None else reader_for(first)
+class _Look(NamedTuple):
+    path: Path
+    content: Content
+    reader: str | None
+
+
+def _look(path: Path) -> _Look:
+    """Say what a file is, and its reader by its first line if that is whole in what is peeked at."""
+    opened = peek(path)
+    first = next(head_records(opened), None) if opened.content == "json" else None
+    reader = None if first is None else reader_for(first)
+    return _Look(path, opened.content, None if reader is None else reader.name)
 
 
 def _rollout_of(path: Path) -> str:

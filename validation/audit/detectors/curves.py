@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from validation.audit.detectors.curve_metrics import Metric, distances, misleading
 from validation.audit.finding import Figure, Finding
 from validation.audit.profiles import Series, course
-from validation.audit.readers.curves import MISMATCH, Curves, is_entropy, matches
+from validation.audit.readers.curves import Curves, is_entropy, matches
 
 LEVELS = {"nats": 0.105, "kl": 0.05, "probability": 0.01, "factor": 1.2}
 """Level of each kind of distance that no healthy precision keeps up: mean |d| (FP8: .08), KL (FP8.
@@ -19,39 +18,18 @@ LEVELS = {"nats": 0.105, "kl": 0.05, "probability": 0.01, "factor": 1.2}
 rule for probabilities (> .01), mean exp|d|"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """One distance curve."""
-
-    name: str
-    measures: str
-    step: np.ndarray
-    value: np.ndarray
-
-
 def detect(curves: Curves, /) -> list[Finding]:
     """Non-finite values, metrics that mislead, then the course of the distance between engine and trainer."""
     columns = curves.columns() if curves.rows else {}
     if not columns:
         return []
-    found = [*_broken(curves), *_misleading(columns)]
-    metrics = _metrics(columns)
+    found = [*_broken(curves), *misleading(columns)]
+    metrics = distances(columns)
     told = [f for f in (_tell(m, columns) for m in metrics) if f is not None]
     if told and not any("did not measure" in f.fault for f in found):
         # several distances tell one story: the surest of them speaks
         found.append(max(told, key=lambda f: f.confidence * f.explains))
     return found
-
-
-def _metrics(columns: dict[str, np.ndarray]) -> list[Metric]:
-    out = []
-    for name, values in columns.items():
-        kind = next((k for ending, k in MISMATCH.items() if matches(name, ending)), None)
-        good = np.isfinite(values)
-        if kind is None or good.sum() < 2:
-            continue
-        out.append(Metric(name=name, measures=kind, step=columns["step"][good], value=np.abs(values[good])))
-    return out
 
 
 def _broken(curves: Curves) -> list[Finding]:
@@ -77,163 +55,6 @@ def _broken(curves: Curves) -> list[Finding]:
     ]
 
 
-def _find(columns: dict[str, np.ndarray], ending: str) -> tuple[str, np.ndarray] | None:
-    for name, values in columns.items():
-        good = values[np.isfinite(values)]
-        if matches(name, ending) and good.size:
-            return name, good
-    return None
-
-
-_ESS_NAMES = (
-    "rollout_is_eff_sample_size",
-    "rollout_correction/ess",
-    "ess_ratio",
-    "rl/ess",
-    "staleness/ess_ratio",
-)
-
-
-def _misleading(columns: dict[str, np.ndarray]) -> list[Finding]:
-    looks: tuple[Callable[[dict[str, np.ndarray]], Finding | None], ...] = (
-        _clamped,
-        _above_one,
-        _zero,
-        _sequence_sum,
-        _after_truncation,
-    )
-    return [f for f in (look(columns) for look in looks) if f is not None]
-
-
-def _clamped(columns: dict[str, np.ndarray]) -> Finding | None:
-    """Detect: an ESS of clamped weights beside a chi-square that says it is gone."""
-    chi2 = _find(columns, "chi2_token")
-    for ending in _ESS_NAMES:
-        ess = _find(columns, ending)
-        if ess is None or chi2 is None:
-            continue
-        logged, raw = float(np.median(ess[1])), 1 / (1 + max(float(np.median(chi2[1])), 0.0))
-        if logged > 0.6 and raw < 0.5 and logged - raw > 0.2:
-            return Finding(
-                kind="misleading-metrics",
-                fault=(
-                    f"{ess[0]} reads {logged:.3f} on clamped weights; from {chi2[0]} the raw ESS is {raw:.3g}"
-                ),
-                confidence=0.93,
-                explains=1.0,
-                figures=(
-                    Figure(what=ess[0], value=logged),
-                    Figure(what=chi2[0], value=float(np.median(chi2[1]))),
-                    Figure(what="raw token ESS, 1/(1 + chi2)", value=raw),
-                ),
-                rules_out=("a healthy ratio: then both agree",),
-                first="decide on 1/(1 + chi2_token), or log the raw ESS from pooled sums",
-            )
-    return None
-
-
-def _above_one(columns: dict[str, np.ndarray]) -> Finding | None:
-    for ending in _ESS_NAMES:
-        ess = _find(columns, ending)
-        if ess is not None and float(ess[1].max()) > 1.001:
-            return Finding(
-                kind="misleading-metrics",
-                fault=(
-                    f"{ess[0]} reaches {ess[1].max():.3g}: an ESS share cannot exceed 1, its denominator is"
-                    " wrong"
-                ),
-                confidence=0.95,
-                explains=1.0,
-                figures=(Figure(what=ess[0], value=float(ess[1].max())),),
-                first=(
-                    "divide by the number of tokens that were summed; pool sums over micro-batches, do not"
-                    " average"
-                ),
-            )
-    return None
-
-
-def _zero(columns: dict[str, np.ndarray]) -> Finding | None:
-    """Distances that are 0 at every step were not measured."""
-    zero = [
-        m for m in _metrics(columns) if m.measures != "factor" and (m.value == 0).all() and len(m.value) >= 3
-    ]
-    ones = [
-        m for m in _metrics(columns) if m.measures == "factor" and (m.value == 1).all() and len(m.value) >= 3
-    ]
-    if not zero and not ones:
-        return None
-    name = (zero or ones)[0].name
-    return Finding(
-        kind="misleading-metrics",
-        fault=(
-            f"{name} is exactly 0 at every step: the log did not measure it (old log-probs are a copy of the"
-            " engine's)"
-        ),
-        confidence=0.85,
-        explains=1.0,
-        figures=(Figure(what=f"{name}, steps at 0", value=len((zero or ones)[0].value)),),
-        rules_out=("a perfect engine, unless it is built to agree to the bit",),
-        first="switch bypass mode off, so that the trainer's own log-probs are compared",
-    )
-
-
-def _sequence_sum(columns: dict[str, np.ndarray]) -> Finding | None:
-    """Detect: a ratio of whole responses far from 1 while tokens agree."""
-    ratio = _find(columns, "importance_sampling_ratio/mean") or _find(columns, "rollout_is_seq_mean")
-    if ratio is None:
-        return None
-    size = _find(columns, "sampling_logp_difference/mean")
-    kl = _find(columns, "rollout_corr/kl")
-    small = (size is not None and float(np.median(size[1])) < 0.09) or (
-        size is None and kl is not None and abs(float(np.median(kl[1]))) < 0.02
-    )
-    value = float(np.median(ratio[1]))
-    if not small or 0.85 < value < 1.15:
-        return None
-    figures = [Figure(what=ratio[0], value=value)]
-    if size is not None:
-        figures.append(Figure(what=size[0], value=float(np.median(size[1]))))
-    return Finding(
-        kind="misleading-metrics",
-        fault=(
-            f"{ratio[0]} = {value:.3f} is the product over a whole response, clipped: it falls with the"
-            " length while tokens agree"
-        ),
-        confidence=0.85,
-        explains=1.0,
-        figures=tuple(figures),
-        rules_out=("a token-level mismatch: the mean |d| per token is ordinary",),
-        first="log the ratio per token (or its geometric mean over a response) and before the clip",
-    )
-
-
-def _after_truncation(columns: dict[str, np.ndarray]) -> Finding | None:
-    """Detect: a largest weight that equals the clip at every step."""
-    top = _find(columns, "rollout_is_max") or _find(columns, "importance_sampling_ratio/max")
-    high = _find(columns, "rollout_is_ratio_fraction_high")
-    if top is None or len(top[1]) < 5:
-        return None
-    capped = float((np.abs(top[1] - np.median(top[1])) < 1e-6).mean())
-    if capped < 0.9 or float(np.median(top[1])) < 1.2 or (high is not None and float(high[1].max()) > 0):
-        return None
-    return Finding(
-        kind="misleading-metrics",
-        fault=(
-            f"{top[0]} is {np.median(top[1]):.4g} at {capped:.0%} of the steps: it is taken after truncation,"
-            " so the tail is not in any logged number"
-        ),
-        confidence=0.8,
-        explains=0.8,
-        figures=(Figure(what=top[0], value=float(np.median(top[1]))),),
-        first="log maximum, chi2 and ESS of the raw weights",
-    )
-
-
-# -- the course of a distance
-# ------------------------------------------------------------------------------------------
-
-
 def _tell(metric: Metric, columns: dict[str, np.ndarray]) -> Finding | None:
     """Detect: what the course of one distance says."""
     value, step = metric.value, metric.step
@@ -251,7 +72,7 @@ def _tell(metric: Metric, columns: dict[str, np.ndarray]) -> Finding | None:
         Figure(what=f"{metric.name}, last quarter", value=float(value[-max(len(value) // 4, 1) :].mean())),
         Figure(what="high over low level, in nats of d", value=shape.ratio),
     ]
-    teeth = _teeth(size, noise)
+    teeth = _teeth(size)
     if teeth >= 3:
         return _lag_teeth(metric, teeth, figures)
     if shape.shape == "onset" and shape.ratio > 2.2:
@@ -264,14 +85,17 @@ def _tell(metric: Metric, columns: dict[str, np.ndarray]) -> Finding | None:
     return None
 
 
-def _teeth(size: np.ndarray, noise: float) -> int:
-    """Sudden falls by more than half of the range: syncs."""
-    spread = float(np.quantile(size, 0.95) - np.quantile(size, 0.05))
-    if spread <= 6 * noise * 0.3 or float(np.quantile(size, 0.95)) < 1.8 * max(
-        float(np.quantile(size, 0.05)), 1e-9
-    ):
+def _teeth(size: np.ndarray) -> int:
+    """Count sudden falls by more than half of the range after steady growth: syncs."""
+    low, high = float(np.quantile(size, 0.05)), float(np.quantile(size, 0.95))
+    change = np.diff(size)
+    if change.size < 8 or high < 1.8 * max(low, 1e-9):
         return 0
-    return int((np.diff(size) < -0.5 * spread).sum())
+    # noise rises and falls equally often; a sawtooth rises nearly always
+    rises = int((change > 0).sum())
+    if rises - change.size / 2 < 1.25 * math.sqrt(change.size):
+        return 0
+    return int((change < -0.5 * (high - low)).sum())
 
 
 def _lag_teeth(metric: Metric, teeth: int, figures: list[Figure]) -> Finding:

@@ -14,39 +14,24 @@ import math
 import numpy as np
 
 from validation.audit.block import UNKNOWN
+from validation.audit.detectors.lag_course import correlation, spanning
 from validation.audit.evidence import Evidence, clustered_mean
 from validation.audit.finding import Figure, Finding
-from validation.audit.profiles import along, changes
 from validation.audit.shapes import Shapes
 
 _NOT_LAG = "lag by version: these tokens were sampled at the weights they are compared with"
 
 
 def detect(evidence: Evidence, shapes: Shapes, /) -> list[Finding]:
-    """Lag that ignores versions first, then the course over steps, then within and between rows."""
-    found = []
-    for look in (_pinned, _pinned_claims):
-        finding = look(evidence)
-        if finding is not None:
-            found.append(finding)
-            evidence.live[:] = False
-            return found
-    if (finding := _lag_changes(evidence)) is not None:
-        found.append(finding)
+    """Within rows first, then the course over the steps, then between rows."""
     if not shapes.enough:
-        return found
-    if evidence.lag_free == "no":
-        for look_at in (_within_rows, _jump_of_the_total):
-            finding = look_at(evidence, shapes)
-            if finding is not None:
-                return [*found, finding]
-        return found
-    for look_at in (_prefix_cache, _within_rows, _by_step, _some_rows):
-        finding = look_at(evidence, shapes)
+        return []
+    looks = (_prefix_cache, _within_rows, _by_step, _some_rows)
+    for look in (_within_rows, _jump_of_the_total) if evidence.lag_free == "no" else looks:
+        finding = look(evidence, shapes)
         if finding is not None:
-            found.append(finding)
-            break
-    return found
+            return [finding]
+    return []
 
 
 def _claim(evidence: Evidence, tokens: np.ndarray) -> float:
@@ -54,154 +39,6 @@ def _claim(evidence: Evidence, tokens: np.ndarray) -> float:
     explains = evidence.explains(tokens)
     evidence.live &= ~tokens
     return explains
-
-
-# -- lag against versions
-# ----------------------------------------------------------------------------------------------
-
-
-def _pinned(evidence: Evidence) -> Finding | None:
-    """Lag that grows with the step and not with the version gap: the sampler stays where it was."""
-    if evidence.has_lag:
-        size, step, gap, row = np.abs(evidence.g), evidence.g_step, evidence.g_behind, evidence.g_row
-    elif evidence.reference == "logpi" or evidence.lag_free == "assumed":
-        size, step, gap, row = np.abs(evidence.d), evidence.step, evidence.behind, evidence.row
-    else:
-        return None
-    known = (gap != UNKNOWN) & (gap >= -1) & (step != UNKNOWN)
-    if known.sum() < 200 or len(np.unique(gap[known])) < 2 or len(np.unique(step[known])) < 4:
-        return None
-    size, step, gap, row = size[known] ** 2, step[known], gap[known], row[known]
-    cell, index = np.unique(np.stack([step, gap]), axis=1, return_inverse=True)
-    index = index.ravel()
-    count = np.bincount(index)
-    mean = np.bincount(index, weights=size) / count
-    large = count >= 16
-    if large.sum() < 5:
-        return None
-    level = np.sqrt(mean[large])
-    since, behind = (cell[0] - cell[0].min())[large].astype(float), cell[1][large].astype(float)
-    by_step, by_gap = _correlation(since, level), _correlation(behind, level)
-    fresh, old = since <= np.quantile(since, 0.34), since >= np.quantile(since, 0.66)
-    zero = behind == behind.min()
-    if not (zero & old).any() or not (zero & fresh).any():
-        return None
-    early, late = float(level[zero & fresh].mean()), float(level[zero & old].mean())
-    if by_step < 0.8 or by_step < by_gap + 0.3 or late < 3 * max(early, 1e-6) or late < 0.02:
-        return None
-    return Finding(
-        kind="weights-caches-versions",
-        fault=(
-            "lag does not reset at the recorded syncs: it grows with the steps since the start, not with the"
-            " version gap; the sampler appears pinned to its first weights"
-        ),
-        confidence=0.92,
-        explains=0.95,
-        figures=(
-            Figure(what="correlation of the lag's size with the step", value=by_step),
-            Figure(what="correlation with the version gap", value=by_gap),
-            Figure(what="rms lag at the smallest gap, first third of the steps, nats", value=early),
-            Figure(what="rms lag at the smallest gap, last third, nats", value=late),
-        ),
-        rules_out=("staleness as recorded: tokens of the smallest version gap lag as well",),
-        first=(
-            "compare a checksum of the engine's weights before and after a sync (LoRA tensors, tied heads"
-            " included)"
-        ),
-    )
-
-
-def _correlation(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.corrcoef(x, y)[0, 1]) if x.std() > 0 and y.std() > 0 else 0.0
-
-
-def _pinned_claims(evidence: Evidence) -> Finding | None:
-    """Discrepancy at the claimed weights runs along the lag.
-
-    The engine is further back than its version says.
-    """
-    if not evidence.has_lag or evidence.lag_free != "yes" or evidence.reference != "logpi_s":
-        return None
-    both = np.intersect1d(evidence.at, evidence.lag_at, assume_unique=True)
-    if len(both) < 300:
-        return None
-    d = evidence.d[np.searchsorted(evidence.at, both)]
-    at = np.searchsorted(evidence.lag_at, both)
-    g, gap, row = evidence.g[at], evidence.g_gap[at], evidence.g_row[at]
-    moving = (np.abs(g) > 1e-9) & ((gap > 0) | (gap < 0))
-    if moving.sum() < 300:
-        return None
-    d, g, row = d[moving], g[moving], row[moving]
-    product = clustered_mean((d - d.mean()) * (g - g.mean()), row)
-    norm = float(d.std() * g.std())
-    corr = product.value / norm if norm > 0 else 0.0
-    # trainer noise at pi_s enters d and g with opposite signs; it can only lower the correlation
-    if corr < 0.3 or product.z < 6 or float(np.sqrt(np.mean(d * d))) < 0.02:
-        return None
-    return Finding(
-        kind="weights-caches-versions",
-        fault=(
-            "what the engine differs by at its claimed weights points along the lag (correlation"
-            f" {corr:.2f}): it holds older weights than its version says, so syncs were not delivered"
-        ),
-        confidence=0.88,
-        explains=0.9,
-        figures=(
-            Figure(what="correlation of d with the lag", value=corr, stderr=abs(corr / product.z)),
-            Figure(what="rms d at the claimed weights, nats", value=float(np.sqrt(np.mean(d * d)))),
-            Figure(what="rms lag since then, nats", value=float(np.sqrt(np.mean(g * g)))),
-        ),
-        rules_out=("numerics: rounding does not know in which direction the trainer moves",),
-        first="compare a checksum of the engine's weights before and after a sync",
-    )
-
-
-def _lag_changes(evidence: Evidence) -> Finding | None:
-    """Detect: the lag itself changes within rows although each claims one version."""
-    if not evidence.has_lag:
-        return None
-    size, row = np.abs(evidence.g), evidence.g_row
-    known = np.flatnonzero(size > 0)
-    if len(known) < 200 or float(np.sqrt(np.mean(size**2))) < 1e-4:
-        return None
-    versions = evidence.sample.tokens["version"][evidence.lag_at]
-    if (np.diff(versions)[np.diff(row) == 0] != 0).any():
-        return None  # spans are recorded: a change is what they say
-    starts = np.flatnonzero(np.append(True, np.diff(row) != 0))
-    length = np.repeat(np.diff(np.append(starts, len(row))), np.diff(np.append(starts, len(row))))
-    place = np.arange(len(row)) - np.repeat(starts, np.diff(np.append(starts, len(row))))
-    profile = along(size / float(np.median(size[known])), place, length, row)
-    if profile is None or profile.z < 6:
-        return None
-    at_one_place = profile.stepwise and not 0.7 < profile.growth < 1.4
-    split = changes(size / float(np.median(size[known])), row)
-    own_places = split is not None and split.share > 0.3 and split.sudden and not 0.4 < profile.growth < 2.5
-    if not (at_one_place or own_places):
-        return None
-    ratio = max(profile.growth, 1 / profile.growth)
-    return _spanning(split.share if split is not None and own_places else 1.0, ratio, "lag", 0.8)
-
-
-def _spanning(share: float, ratio: float, what: str, explains: float) -> Finding:
-    return Finding(
-        kind="weights-caches-versions",
-        fault=(
-            f"a change point inside {share:.0%} of the rows: the {what} is {ratio:.1f} times larger on one"
-            " side of it; rows span a weight sync but claim one version"
-        ),
-        confidence=0.8,
-        explains=explains,
-        figures=(
-            Figure(what="share of rows with a change point", value=share),
-            Figure(what=f"ratio of the {what} across it", value=ratio),
-        ),
-        rules_out=("context errors and long-range numerics: they fade or grow gradually",),
-        first="record a version per token (spans), or abort and regenerate what is in flight at a sync",
-    )
-
-
-# -- within rows
-# -------------------------------------------------------------------------------------------------------
 
 
 def _prefix_cache(evidence: Evidence, shapes: Shapes) -> Finding | None:
@@ -292,7 +129,7 @@ def _within_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
     downward = profile.growth < 1
     if downward and profile.stepwise:
         ratio = 1 / profile.growth
-        return _spanning(1.0, ratio, "difference", _claim(evidence, shapes.use.copy()))
+        return spanning(1.0, ratio, "difference", _claim(evidence, shapes.use.copy()))
     if split is None or split.share < 0.3 or (downward and profile.early_share > 0.62):
         return None
     sudden = (
@@ -302,11 +139,7 @@ def _within_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
         return None
     if evidence.lag_free == "no" and (split.share < 0.6 or split.sharpness < 0.7 or split.ratio < 2.5):
         return None
-    return _spanning(split.share, split.ratio, "difference", _claim(evidence, shapes.use.copy()))
-
-
-# -- over steps
-# --------------------------------------------------------------------------------------------------------
+    return spanning(split.share, split.ratio, "difference", _claim(evidence, shapes.use.copy()))
 
 
 def _by_step(evidence: Evidence, shapes: Shapes) -> Finding | None:
@@ -430,7 +263,7 @@ def _some_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:
     share = float(found.bad[~before].mean())
     # rows that could have been bad before the first one was
     chance = (1 - share) ** int(before.sum())
-    grows = _correlation(bad_step.astype(float), np.log(score)) if len(score) >= 6 else 0.0
+    grows = correlation(bad_step.astype(float), np.log(score)) if len(score) >= 6 else 0.0
     later = bad_step >= np.median(bad_step)
     larger = float(np.median(score[later]) / max(np.median(score[~later]), 1e-9)) if (~later).any() else 1.0
     if not ((clean_until and chance < 1e-3) or (grows > 0.6 and larger > 1.5)):
