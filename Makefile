@@ -44,7 +44,7 @@ lint: $(VENV)/.tested
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/pyright
 bench: $(VENV)/.tested
-	@$(PY) -m pytest benchmarks --benchmark-only $(PYTEST_ARGS)
+	@$(PY) -m pytest benchmarks/bench_*.py --benchmark-only $(PYTEST_ARGS)
 test-integrations: .venv-trl/.installed .venv-verl/.installed
 	@.venv-trl/bin/python -m pytest -p no:cacheprovider tests/test_trl.py tests/test_trackers.py tests/test_hooks.py tests/test_doctor.py $(PYTEST_ARGS)
 	@.venv-verl/bin/python -m pytest -p no:cacheprovider tests/test_verl.py tests/test_verl_engine.py tests/test_verl_trainer.py tests/test_doctor.py $(PYTEST_ARGS)
