@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ def as_numpy(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
-def jax_x64() -> AbstractContextManager[Any]:
-    """Context in which JAX keeps float64."""
+@contextlib.contextmanager
+def jax_x64() -> Iterator[None]:
+    """Context in which JAX keeps float64, and compiles fast rather than well: a test runs a kernel once."""
     import jax
 
     switch = getattr(jax, "enable_x64", None)  # jax >= 0.8; before that it was experimental
@@ -34,7 +35,13 @@ def jax_x64() -> AbstractContextManager[Any]:
         from jax import experimental
 
         switch = experimental.enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    return switch(True)
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        with switch(True):
+            yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
 
 
 @functools.cache

@@ -32,9 +32,9 @@ def test_tail_index_equals_that_of_arviz_on_the_same_tail(n, spread):
 
 @pytest.mark.parametrize(("dtype", "off"), [(np.float64, QUADRATURE), (np.float32, library(np.float32))])
 def test_every_library_fits_the_same_tail(xp, dtype, off):
-    log_w = np.random.default_rng(0).laplace(scale=0.4, size=(2, 300))
-    got = as_numpy(compiled(xp, k_hat)(carry(xp, log_w, dtype)))
-    np.testing.assert_allclose(got, [arviz(x) for x in log_w], rtol=0, atol=off)
+    log_w = np.random.default_rng(0).laplace(scale=0.4, size=400)
+    got = float(compiled(xp, k_hat)(carry(xp, log_w, dtype)))
+    assert got == pytest.approx(arviz(log_w), abs=off)
 
 
 @pytest.mark.parametrize("kept", [299, 280, 150, 31, 24, 0])
