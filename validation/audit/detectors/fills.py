@@ -64,8 +64,11 @@ def _fill(
     possible = value < 0.2
     if bad.sum() < FEWEST or (possible and bad.sum() / here.sum() < 3 * usual + 0.02):
         return None
-    if value not in USUAL and len(np.unique(other[bad])) < max(FEWEST, 0.5 * bad.sum()):
-        return None  # the same prefix sampled again and again: both sides repeat
+    if value not in USUAL:
+        # the same prefix sampled again and again repeats on both sides; a clipped log-prob mostly agrees
+        repeats = len(np.unique(other[bad])) < max(FEWEST, 0.5 * bad.sum())
+        if repeats or bad.sum() < 0.5 * here.sum():
+            return None
     runs = _runs(evidence, here, bad)
     tokens = here & (runs.inside | bad)
     evidence.live &= ~tokens

@@ -29,7 +29,7 @@ def detect(evidence: Evidence, found: list[Finding], /) -> list[Finding]:
     # where a detector has named single rows, steps or a few broken tokens, that comes first
     d = evidence.d
     few = float(np.sqrt(np.mean(d * d))) > 6 * float(np.abs(d).mean())
-    named = [f for f in found if not f.scattered]
+    named = [f for f in found if not f.scattered and f.explains > 0.1]
     confidence = 0.4 if named or few else 0.9
     return [
         Finding(

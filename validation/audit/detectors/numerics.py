@@ -134,7 +134,7 @@ def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
     if course.shape != "drift" or shapes.by_rows or evidence.lag_free == "no":
         return None
     assumed = evidence.lag_free == "assumed" and not evidence.in_lockstep
-    if course.ratio < (1.5 if assumed else 1.35) or (assumed and len(shapes.series.step) < 6):
+    if course.ratio < (1.5 if assumed else 1.35) or (assumed and not _still_growing(shapes.series.value)):
         return None
     use, step = shapes.use, evidence.step
     series = shapes.series
@@ -169,6 +169,12 @@ def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
             " its caches"
         ),
     )
+
+
+def _still_growing(value: np.ndarray) -> bool:
+    """Whether a long series grows to its end; the lag of a run that starts to be asynchronous levels off."""
+    third = len(value) // 3
+    return len(value) >= 9 and float(value[-third:].mean()) > 1.15 * float(value[third:-third].mean())
 
 
 def _unequal(evidence: Evidence, shapes: Shapes) -> Finding | None:
