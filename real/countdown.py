@@ -10,21 +10,18 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations_with_replacement
-from typing import Literal
 
-PAD, EOS = 0, 1
+from real.task import CHECKPOINTS, EOS, PAD, Problem, Split, Task
+from real.verifier import solves
+
 CHARACTERS = "0123456789+-*/()=:"
-VOCABULARY = ("<pad>", "<eos>", *CHARACTERS)
-TOKEN_ID = {character: i for i, character in enumerate(VOCABULARY)}
 
 NUMBERS = 3
 PROMPT_TOKENS = 7
 RESPONSE_TOKENS = 8
 """Three digits, two operators, one pair of parentheses, the end mark"""
 
-Split = Literal["train", "test"]
 MULTISETS = tuple(combinations_with_replacement(range(1, 10), NUMBERS))
 
 
@@ -37,45 +34,9 @@ TEST_MULTISETS = frozenset(sorted(MULTISETS, key=_digest)[: len(MULTISETS) // 10
 SHA-256"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One task and one of its solutions."""
-
-    numbers: tuple[int, ...]
-    """In the order of the prompt, each 1..9"""
-    target: int
-    """1..99"""
-    solution: str
-    """An expression that solves it; never shown to the policy in RL"""
-
-    @property
-    def prompt(self) -> str:
-        """The text that asks for it."""
-        return "".join(map(str, self.numbers)) + f"={self.target:02d}:"
-
-
 def split_of(numbers: Iterable[int], /) -> Split:
     """Side of the split a set of numbers is on, whatever their order."""
     return "test" if tuple(sorted(numbers)) in TEST_MULTISETS else "train"
-
-
-def encode(text: str, /) -> list[int]:
-    """Token ids of a text of the vocabulary's characters.
-
-    Raises
-    ------
-    ValueError
-        For a character outside the vocabulary.
-    """
-    unknown = [c for c in text if c not in TOKEN_ID]
-    if unknown:
-        raise ValueError(f"text may hold only the characters {CHARACTERS!r}, got {unknown[0]!r}")
-    return [TOKEN_ID[c] for c in text]
-
-
-def decode(tokens: Sequence[int], /) -> str:
-    """Text of token ids; pad and end marks show as words, which no expression holds."""
-    return "".join(VOCABULARY[t] for t in tokens)
 
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
@@ -137,3 +98,18 @@ def problems(count: int, /, *, seed: int, split: Split = "train") -> list[Proble
             continue
         found.append(Problem(numbers=numbers, target=expression[0], solution=expression[1]))
     return found
+
+
+COUNTDOWN = Task(
+    name="countdown",
+    characters=CHARACTERS,
+    prompt_tokens=PROMPT_TOKENS,
+    response_tokens=RESPONSE_TOKENS,
+    checkpoint=CHECKPOINTS / "mini.safetensors",
+    problems=problems,
+    solves=solves,
+)
+VOCABULARY = COUNTDOWN.vocabulary
+TOKEN_ID = {character: i for i, character in enumerate(VOCABULARY)}
+encode, decode = COUNTDOWN.encode, COUNTDOWN.decode
+__all__ = ["COUNTDOWN", "EOS", "PAD", "Problem", "Split", "decode", "encode", "problems", "split_of"]

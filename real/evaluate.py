@@ -7,6 +7,7 @@ does not depend on the engine that trained it. Suffixes as in `real.samplers.bas
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,12 +15,13 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from real import countdown
+from real.countdown import COUNTDOWN
 from real.model import at_tokens, row_logps
 from real.rewards import rewards
 from real.samplers.base import Rollout
 from real.samplers.torch_sampler import generate
 from real.settings import Mini
+from real.task import Problem, Task
 from theory.decomposition import kl
 from theory.estimate import Estimate, mean_estimate
 from theory.records import OFF_SUPPORT_BELOW
@@ -44,20 +46,21 @@ class Evaluation:
 
 
 @lru_cache(maxsize=8)
-def held_out(count: int, /) -> tuple[countdown.Problem, ...]:
-    """Return the first `count` problems of the fixed held-out set."""
-    return tuple(countdown.problems(count, seed=HELD_OUT_SEED, split="test"))
+def held_out(count: int, task: Task = COUNTDOWN, /) -> tuple[Problem, ...]:
+    """Return the first `count` problems of a task's fixed held-out set."""
+    return tuple(task.problems(count, seed=HELD_OUT_SEED, split="test"))
 
 
-def prompt_ids(problems: tuple[countdown.Problem, ...] | list[countdown.Problem], /) -> Tensor:
+def prompt_ids(problems: Sequence[Problem], task: Task = COUNTDOWN, /) -> Tensor:
     """Token ids of the prompts, shape (C, P)."""
-    return torch.tensor([countdown.encode(p.prompt) for p in problems])
+    return torch.tensor([task.encode(p.prompt) for p in problems])
 
 
 def own_samples(model: Qwen3ForCausalLM, environment: Mini, /, *, seed: int) -> Rollout:
     """Responses of a policy to the held-out problems."""
-    prompt_CP = prompt_ids(held_out(environment.eval_prompts))
-    return generate(model, prompt_CP, environment.eval_samples, seed=seed)
+    task = environment.definition
+    prompt_CP = prompt_ids(held_out(environment.eval_prompts, task), task)
+    return generate(model, prompt_CP, environment.eval_samples, seed=seed, limit=task.response_tokens)
 
 
 def evaluate(
@@ -77,7 +80,8 @@ def evaluate(
         The policy of step 0, for the off-support share.
     """
     rollout = own_samples(model, environment, seed=seed)
-    reward_CN = rewards(rollout, held_out(environment.eval_prompts))
+    task = environment.definition
+    reward_CN = rewards(rollout, held_out(environment.eval_prompts, task), task=task)
     # responses to one problem are not independent: the error is taken over problems
     right = mean_estimate(((reward_CN + 1) / 2).mean(-1).tolist(), unit="share")
     entropy_BT = -(rollout.logmu_BTV.exp() * rollout.logmu_BTV).sum(-1)

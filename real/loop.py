@@ -17,11 +17,11 @@ import numpy as np
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from real import countdown, measures, resume
+from real import measures, resume
 from real.checkpoint import FINISH_REASONS
 from real.evaluate import evaluate, prompt_ids
 from real.fp8.recipe import recipe_of
-from real.model import CHECKPOINT, flatten, load
+from real.model import flatten, load
 from real.outcome import Progress, Run, Snapshot
 from real.rewards import ended, rewards
 from real.samplers import open_sampler
@@ -46,7 +46,8 @@ def draw_seed(seed: int, purpose: Purpose, step: int) -> int:
 
 def start_model(environment: Mini) -> Qwen3ForCausalLM:
     """Return the policy of step 0: the warm start, flattened."""
-    model = load(CHECKPOINT if environment.model == "mini" else environment.model)
+    task = environment.definition
+    model = load(task.checkpoint if environment.model == "mini" else environment.model, task=task)
     flatten(model, environment.tau)
     return model
 
@@ -111,7 +112,8 @@ class _Loop:
     ) -> None:
         self.experiment, self.environment = experiment, environment
         self.sampler, self.folder = sampler, folder
-        self.proof = Proof(recipe_of(experiment.numerics, seed=experiment.seed), experiment.numerics.kind)
+        recipe = recipe_of(experiment.numerics, seed=experiment.seed)
+        self.proof = Proof(recipe, experiment.numerics.kind, environment.definition)
         self.initial = start_model(environment)
         self.trainer = Trainer(
             copy.deepcopy(self.initial),
@@ -153,15 +155,15 @@ class _Loop:
 
     def _step(self, step: int) -> StepRecord:
         """One batch, one update, its measures, and the sync that the rules ask for."""
-        experiment, trainer = self.experiment, self.trainer
-        problems = countdown.problems(experiment.prompts, seed=draw_seed(experiment.seed, "problems", step))
+        experiment, trainer, task = self.experiment, self.trainer, self.environment.definition
+        problems = task.problems(experiment.prompts, seed=draw_seed(experiment.seed, "problems", step))
         synced, version = trainer.synced, trainer.version
         clock = _Clock()
         rollout = self.sampler.sample(
-            prompt_ids(problems), experiment.samples, draw_seed(experiment.seed, "responses", step)
+            prompt_ids(problems, task), experiment.samples, draw_seed(experiment.seed, "responses", step)
         )
         seconds = {"seconds_sample": clock.lap()}
-        reward_CN = rewards(rollout, problems)
+        reward_CN = rewards(rollout, problems, task=task)
         advantage_CN = advantages(reward_CN, baseline=experiment.baseline)
         taken = trainer.step(rollout, advantage_CN)
         seconds["seconds_train"] = clock.lap()

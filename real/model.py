@@ -14,26 +14,32 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
-from real.countdown import EOS, PAD, VOCABULARY
+from real.countdown import COUNTDOWN
+from real.task import EOS, PAD, Task
 
-CHECKPOINT = Path(__file__).parent / "checkpoints" / "mini.safetensors"
+CHECKPOINT = COUNTDOWN.checkpoint
 """The warm start that `python -m real.warmstart` made"""
+POSITIONS = 64
+"""At least: the shipped configuration of the short task"""
 
 TIED = "lm_head.weight"
 """The same tensor as the embedding; transformers lists it in a state dict, safetensors files leave it out"""
 
 
-def config() -> Qwen3Config:
-    """Architecture of the mini model: that of Qwen3, with tied embeddings, at 124,800 parameters."""
+def config(task: Task = COUNTDOWN, /) -> Qwen3Config:
+    """Architecture of the mini model: that of Qwen3, with tied embeddings, at 124,800 parameters.
+
+    A task changes the vocabulary, 64 parameters a word, and the number of positions.
+    """
     return Qwen3Config(
-        vocab_size=len(VOCABULARY),
+        vocab_size=len(task.vocabulary),
         hidden_size=64,
         intermediate_size=128,
         num_hidden_layers=3,
         num_attention_heads=2,
         num_key_value_heads=2,
         head_dim=32,
-        max_position_embeddings=64,
+        max_position_embeddings=max(POSITIONS, task.prompt_tokens + task.response_tokens + 1),
         tie_word_embeddings=True,
         eos_token_id=EOS,
         bos_token_id=None,
@@ -44,14 +50,14 @@ def config() -> Qwen3Config:
     )
 
 
-def build(*, seed: int = 0) -> Qwen3ForCausalLM:
+def build(task: Task = COUNTDOWN, /, *, seed: int = 0) -> Qwen3ForCausalLM:
     """Return the mini model with random weights in float32; the global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3ForCausalLM(config()).float().eval()
+        return Qwen3ForCausalLM(config(task)).float().eval()
 
 
-def load(path: Path | str = CHECKPOINT, /) -> Qwen3ForCausalLM:
+def load(path: Path | str = CHECKPOINT, /, *, task: Task = COUNTDOWN) -> Qwen3ForCausalLM:
     """Return the mini model with the weights of a safetensors file.
 
     Raises
@@ -59,7 +65,7 @@ def load(path: Path | str = CHECKPOINT, /) -> Qwen3ForCausalLM:
     ValueError
         If the file is missing, is no safetensors file, or holds another model.
     """
-    model = build()
+    model = build(task)
     model.load_state_dict(read_weights(path, like=model))
     return model
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from real.countdown import EOS, Problem, decode
+from real.countdown import COUNTDOWN
 from real.samplers.base import Rollout
-from real.verifier import solves
+from real.task import EOS, Problem, Task
 
 
 def ended(rollout: Rollout, /) -> Tensor:
@@ -17,7 +17,7 @@ def ended(rollout: Rollout, /) -> Tensor:
     return ((rollout.response_BT == EOS) & rollout.mask_BT).any(-1)
 
 
-def rewards(rollout: Rollout, problems: Sequence[Problem], /) -> Tensor:
+def rewards(rollout: Rollout, problems: Sequence[Problem], /, *, task: Task = COUNTDOWN) -> Tensor:
     """Reward of each response, shape (C, N), float32, in {-1, +1}.
 
     A response without an end mark is wrong, whatever it says.
@@ -28,6 +28,7 @@ def rewards(rollout: Rollout, problems: Sequence[Problem], /) -> Tensor:
     )
     for b, (tokens, length, has_end) in enumerate(rows):
         problem = problems[b // rollout.samples]
-        right = has_end and solves(decode(tokens[: length - 1]), problem.numbers, problem.target)
+        answer = task.decode(tokens[: length - 1])
+        right = has_end and task.solves(answer, problem.numbers, problem.target)
         scores.append(1.0 if right else -1.0)
     return torch.tensor(scores).reshape(len(rollout.prompt_CP), rollout.samples)

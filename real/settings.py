@@ -1,4 +1,4 @@
-"""Experiments of the real engine: the mini-Qwen3 environment and the two working points found for it."""
+"""Experiments of the real engine: the mini-Qwen3 environment, the working points found for it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from real.task import Task
+from real.tasks import TASKS, TaskName
 from theory.corrections import Correction
 from theory.experiment import Experiment
 
@@ -19,16 +21,18 @@ seed 0."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mini:
-    """Countdown with the mini-Qwen3: which start, which sampler, how it is evaluated. Hashable."""
+    """A task with the mini-Qwen3: which start, which sampler, how it is evaluated. Hashable."""
 
+    task: TaskName = "countdown"
+    """countdown: answers of at most 8 tokens; search: traces of about 50 to 100"""
     sampler: SamplerName = "torch"
     """vllm: the engine in this process; torch: a key-value-cache loop with the same interface"""
     tau: float = TAU
     """The logits of the warm start are divided by it"""
     model: str = "mini"
-    """"mini": the shipped checkpoint; else a safetensors file of the same model, or the folder it is in"""
+    """"mini": the checkpoint shipped for the task; else a safetensors file of its model, or its folder"""
     top_k_row: int | None = None
-    """Columns of the sampler's row that centring sees; None: the full row (20 columns)"""
+    """Columns of the sampler's row that centring sees; None: the full row (20 or 21 columns)"""
     eval_every: int = 8
     """Steps between evaluations; the start and the last step are always evaluated"""
     eval_prompts: int = 512
@@ -38,6 +42,8 @@ class Mini:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
+        if self.task not in TASKS:
+            raise ValueError(f"unknown task {self.task!r}; known: {', '.join(TASKS)}")
         if self.sampler not in get_args(SamplerName):
             known = ", ".join(get_args(SamplerName))
             raise ValueError(f"unknown sampler {self.sampler!r}; known: {known}")
@@ -54,6 +60,11 @@ class Mini:
                 f"model must be 'mini' or an existing file or folder, got {self.model!r}, which is neither; "
                 "make a checkpoint with `python -m real.warmstart --out FILE`"
             )
+
+    @property
+    def definition(self) -> Task:
+        """The task's own record."""
+        return TASKS[self.task]
 
 
 def working_point_a(

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from real import countdown
+from real.countdown import COUNTDOWN
 from real.fp8.recipe import Recipe
 from real.model import prefill
 from real.samplers.base import Sampler
 from real.samplers.torch_sampler import TorchSampler
+from real.task import Task
 
 BOUND = 1e-4
 """Largest rms difference in nats at equal weights in float32: a hundred times the 1e-6 that rounding leaves,
@@ -31,8 +32,8 @@ the proof rounds as the engine does (1e-6 measured; .011 when a value falls on t
 rounding)"""
 
 PROBES = 32
-PROBE_TOKENS = countdown.PROMPT_TOKENS + 3
-"""Prompt and the first three tokens of a solution: deep enough for wrong keys in a cache to show"""
+PROBE_DEPTH = 3
+"""Tokens of a solution after the prompt: deep enough for wrong keys in a cache to show"""
 
 
 class SyncError(RuntimeError):
@@ -55,11 +56,12 @@ class SyncProof:
     """Wall time of the proof"""
 
 
-@lru_cache(maxsize=1)
-def probe_prefixes() -> Tensor:
-    """Return fixed prefixes of training problems and their solutions, shape (PROBES, PROBE_TOKENS)."""
-    pool = countdown.problems(PROBES, seed=0, split="train")
-    return torch.tensor([countdown.encode(p.prompt + p.solution)[:PROBE_TOKENS] for p in pool])
+@lru_cache(maxsize=4)
+def probe_prefixes(task: Task = COUNTDOWN, /) -> Tensor:
+    """Return fixed prefixes of training problems and solutions, shape (PROBES, prompt + PROBE_DEPTH)."""
+    length = task.prompt_tokens + PROBE_DEPTH
+    pool = task.problems(PROBES, seed=0, split="train")
+    return torch.tensor([task.encode(p.prompt + p.solution)[:length] for p in pool])
 
 
 class Proof:
@@ -71,10 +73,13 @@ class Proof:
         What the engine rounds; the comparison rounds the same.
     kind : str
         Kind of the numerics.
+    task : Task
+        Whose prefixes are scored.
     """
 
-    def __init__(self, recipe: Recipe | None = None, kind: str = "exact") -> None:
-        self.twin = None if recipe is None else TorchSampler(recipe=recipe)
+    def __init__(self, recipe: Recipe | None = None, kind: str = "exact", task: Task = COUNTDOWN) -> None:
+        self.task = task
+        self.twin = None if recipe is None else TorchSampler(task, recipe=recipe)
         self.bound = BOUND if kind == "exact" else BOUND_LOW_PRECISION
 
     def push(
@@ -105,7 +110,7 @@ class Proof:
         pushed = time.perf_counter()
         if self.twin is not None:
             self.twin.sync(weights, version)
-        rms, largest = compare(sampler, frozen if self.twin is None else self.twin.model)
+        rms, largest = compare(sampler, frozen if self.twin is None else self.twin.model, self.task)
         if not rms <= self.bound:
             raise SyncError(
                 f"after a sync the engine must give the trainer's log-probs to {self.bound:g} nats rms, "
@@ -122,9 +127,9 @@ class Proof:
 
 
 @torch.no_grad()
-def compare(sampler: Sampler, model: Qwen3ForCausalLM) -> tuple[float, float]:
+def compare(sampler: Sampler, model: Qwen3ForCausalLM, task: Task = COUNTDOWN) -> tuple[float, float]:
     """Rms and largest difference in nats between the engine's and the model's rows at the probe prefixes."""
-    prefix_BP = probe_prefixes()
+    prefix_BP = probe_prefixes(task)
     logits_BV, _ = prefill(model, prefix_BP, 1)
     gap_BV = sampler.next_logps(prefix_BP).double() - torch.log_softmax(logits_BV.float(), dim=-1).double()
     return gap_BV.square().mean().sqrt().item(), gap_BV.abs().max().item()

@@ -1,40 +1,40 @@
-"""Make the warm start from nothing: supervised training on random solutions; about a CPU-minute.
+"""Make a task's warm start from nothing: supervised training on random solutions.
 
-``python -m real.warmstart`` writes the checkpoint that ships with the project, with its recipe and its
-measured accuracy in the file's metadata. The file appears whole or not at all: it is written beside its place
-and moved there.
+``python -m real.warmstart`` (about a CPU-minute) and ``python -m real.warmstart --task search`` (about eight)
+write the checkpoints that ship with the project, with their recipe and their measured accuracy in the file's
+metadata. The file appears whole or not at all: it is written beside its place and moved there. A recipe that
+is stopped goes on with the same command, to the same weights.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import platform
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import transformers
 from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import save_file
-from torch import Tensor
 
-from real import countdown
-from real.countdown import EOS, PAD, RESPONSE_TOKENS, Problem
+from real import checkpoint
 from real.evaluate import evaluate
-from real.model import CHECKPOINT, at_tokens, build, row_logps, without_tied
+from real.model import at_tokens, build, row_logps, without_tied
+from real.recipe import RECIPES, Recipe, examples
 from real.settings import Mini
+from real.tasks import TASKS, TaskName
 
-STEPS = 853
-"""What 70 CPU-seconds gave when the recipe was found; accuracy at temperature 1 then is about .4"""
-BATCH = 128
-POOL = 60_000
-PEAK_LR = 4e-3
 WARMUP = 100
 """Steps over which the learning rate rises to its peak; from there it falls linearly"""
 LAST_LR = 0.02
 """Share of the peak that the learning rate never falls below"""
+SAVE_EVERY = 200
+"""Steps between states on disk: about half a CPU-minute of the longer recipe"""
 
 
 def schedule(step: int, steps: int, /) -> float:
@@ -42,35 +42,95 @@ def schedule(step: int, steps: int, /) -> float:
     return min(1.0, (step + 1) / WARMUP) * max(LAST_LR, 1.0 - step / steps)
 
 
-def examples(pool: list[Problem], /) -> tuple[Tensor, Tensor]:
-    """Prompts and padded solutions as token ids, shapes (B, P) and (B, T)."""
-    prompt_BP = torch.tensor([countdown.encode(p.prompt) for p in pool])
-    answers = [[*countdown.encode(p.solution), EOS] for p in pool]
-    return prompt_BP, torch.tensor([a + [PAD] * (RESPONSE_TOKENS - len(a)) for a in answers])
+def train(
+    name: TaskName = "countdown",
+    /,
+    *,
+    seed: int,
+    recipe: Recipe | None = None,
+    state: Path | None = None,
+    on_step: Callable[[int, float], None] | None = None,
+) -> transformers.Qwen3ForCausalLM:
+    """Train the mini model from random weights on random solutions of training problems.
 
+    Parameters
+    ----------
+    name : str
+        The task.
+    seed : int
+        Of the weights, the pool and the batches.
+    recipe : Recipe, optional
+        The task's own if left out.
+    state : path, optional
+        File that is gone on from if it is there, and written every `SAVE_EVERY` steps.
+    on_step : callable, optional
+        Gets the steps done and the loss.
 
-def train(*, seed: int, steps: int, progress: Progress | None = None) -> transformers.Qwen3ForCausalLM:
-    """Train the mini model from random weights on random solutions of training problems."""
-    prompt_NP, answer_NT = examples(countdown.problems(POOL, seed=seed, split="train"))
-    model = build(seed=seed).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.99), weight_decay=0.01)
+    Raises
+    ------
+    ValueError
+        If the state is of another recipe, task or seed, or is broken.
+    """
+    task, recipe = TASKS[name], recipe or RECIPES[name]
+    pool = examples(task.problems(recipe.pool, seed=seed, split="train"), task, recipe)
+    model = build(task, seed=seed).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.peak_lr, betas=(0.9, 0.99), weight_decay=0.01)
     draw = torch.Generator().manual_seed(seed)
-    task = progress.add_task("warm start", total=steps, loss=float("nan")) if progress else None
-    for step in range(steps):
+    made_by = {"task": name, "seed": seed, "recipe": dataclasses.asdict(recipe)}
+    done = 0 if state is None else _restore(state, made_by, model, optimizer, draw)
+    for step in range(done, recipe.steps):
         for group in optimizer.param_groups:
-            group["lr"] = PEAK_LR * schedule(step, steps)
-        pick_B = torch.randint(0, POOL, (BATCH,), generator=draw)
-        answer_BT = answer_NT[pick_B]
-        mask_BT = answer_BT != PAD
-        logp_BT = at_tokens(row_logps(model, prompt_NP[pick_B], answer_BT), answer_BT)
-        loss = -logp_BT[mask_BT].mean()
+            group["lr"] = recipe.peak_lr * schedule(step, recipe.steps)
+        prompt_BP, answer_BT, weight_BT = pool.batch(recipe, draw)
+        logp_BT = at_tokens(row_logps(model, prompt_BP, answer_BT), answer_BT)
+        live_BT = weight_BT > 0
+        loss = -(weight_BT * logp_BT)[live_BT].sum() / weight_BT[live_BT].sum()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if progress is not None and task is not None:
-            progress.update(task, advance=1, loss=loss.item())
+        if on_step is not None:
+            on_step(step + 1, loss.item())
+        if state is not None and (step + 1) % SAVE_EVERY == 0:
+            _save_state(state, made_by, step + 1, model, optimizer, draw)
     return model.eval()
+
+
+def _save_state(
+    path: Path,
+    made_by: dict[str, object],
+    step: int,
+    model: transformers.Qwen3ForCausalLM,
+    optimizer: torch.optim.Optimizer,
+    draw: torch.Generator,
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = checkpoint.prefixed("model", model.state_dict()) | {"draw": draw.get_state()}
+    for i, moments in optimizer.state_dict()["state"].items():
+        tensors |= checkpoint.prefixed(f"moments.{i}", moments)
+    checkpoint.write(path, tensors, {"made_by": made_by, "step": step})
+
+
+def _restore(
+    path: Path,
+    made_by: dict[str, object],
+    model: transformers.Qwen3ForCausalLM,
+    optimizer: torch.optim.Optimizer,
+    draw: torch.Generator,
+) -> int:
+    """Take up a state; 0 steps if there is none."""
+    if not path.exists():
+        return 0
+    tensors, data = checkpoint.read(path)
+    if data["made_by"] != made_by:
+        raise ValueError(f"{path} is the state of another recipe; delete it, or go on with that recipe")
+    model.load_state_dict(checkpoint.unprefixed("model", tensors))
+    draw.set_state(tensors["draw"])
+    held = optimizer.state_dict()
+    count = len(held["param_groups"][0]["params"])
+    held["state"] = {i: checkpoint.unprefixed(f"moments.{i}", tensors) for i in range(count)}
+    optimizer.load_state_dict(held)
+    return data["step"]
 
 
 def save(model: transformers.Qwen3ForCausalLM, path: Path, metadata: dict[str, str]) -> None:
@@ -87,49 +147,69 @@ def save(model: transformers.Qwen3ForCausalLM, path: Path, metadata: dict[str, s
 def main(arguments: list[str] | None = None) -> int:
     """Train, measure on held-out problems, write; 0 when the file is there, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(
-        prog="python -m real.warmstart", description="Make the warm start from nothing."
+        prog="python -m real.warmstart", description="Make a task's warm start from nothing."
     )
-    parser.add_argument(
-        "--out", type=Path, default=CHECKPOINT, help="file to write (default: the shipped one)"
-    )
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--task", choices=list(TASKS), default="countdown")
+    parser.add_argument("--out", type=Path, help="file to write (default: the task's shipped one)")
+    parser.add_argument("--steps", type=int, help="updates (default: the task's recipe)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    if options.steps < 1:
-        print(f"--steps must be >= 1, got {options.steps}", file=sys.stderr)
+    name: TaskName = options.task
+    recipe = RECIPES[name]
+    if options.steps is not None:
+        recipe = dataclasses.replace(recipe, steps=options.steps)
+    if recipe.steps < 1:
+        print(f"--steps must be >= 1, got {recipe.steps}", file=sys.stderr)
         return 2
+    out: Path = options.out or TASKS[name].checkpoint
+    state = out.with_name(out.name + ".state")
     started = time.process_time()
     try:
-        columns = (
-            *Progress.get_default_columns()[:-1],
-            TimeRemainingColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}"),
-        )
-        with Progress(*columns) as progress:
-            model = train(seed=options.seed, steps=options.steps, progress=progress)
+        model = _train_shown(name, seed=options.seed, recipe=recipe, state=state)
         seconds = time.process_time() - started
-        right = evaluate(model, Mini(sampler="torch"), seed=options.seed).accuracy
-        command = f"python -m real.warmstart --steps {options.steps} --seed {options.seed}"
+        environment = Mini(sampler="torch", task=name, tau=1.0)
+        right = evaluate(model, environment, seed=options.seed).accuracy
         metadata = {
-            "command": command,
+            "command": f"python -m real.warmstart --task {name} --steps {recipe.steps} --seed {options.seed}",
             "seed": str(options.seed),
-            "steps": str(options.steps),
-            "cpu_seconds": f"{seconds:.0f}",
+            "steps": str(recipe.steps),
+            "cpu_seconds_last_sitting": f"{seconds:.0f}",
             "accuracy_held_out": f"{right.value:.4f}",
             "accuracy_stderr": f"{right.stderr:.4f}",
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "python": platform.python_version(),
         }
-        save(model, options.out, metadata)
+        save(model, out, metadata)
+        state.unlink(missing_ok=True)
+    except ValueError as error:
+        print(f"python -m real.warmstart: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
-        print("interrupted: nothing was written; start again with the same command", file=sys.stderr)
+        kept = f"{state} keeps what was done" if state.exists() else "nothing was written"
+        print(f"interrupted: {kept}; go on with the same command", file=sys.stderr)
         return 130
     print(
-        f"{options.out}: accuracy {right.value:.3f} +- {right.stderr:.3f} on held-out problems, "
-        f"{seconds:.0f} CPU-s"
+        f"{out}: accuracy {right.value:.3f} +- {right.stderr:.3f} on held-out problems, {seconds:.0f} CPU-s"
     )
     return 0
+
+
+def _train_shown(name: TaskName, *, seed: int, recipe: Recipe, state: Path) -> transformers.Qwen3ForCausalLM:
+    columns = (
+        *Progress.get_default_columns()[:-1],
+        TimeRemainingColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+    )
+    with Progress(*columns) as progress:
+        shown = progress.add_task(f"warm start, {name}", total=recipe.steps, loss=float("nan"))
+        return train(
+            name,
+            seed=seed,
+            recipe=recipe,
+            state=state,
+            on_step=lambda done, loss: progress.update(shown, completed=done, loss=loss),
+        )
 
 
 if __name__ == "__main__":

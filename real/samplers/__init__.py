@@ -32,7 +32,7 @@ def open_sampler(environment: Mini, numerics: Numerics, /, *, seed: int = 0) -> 
     if environment.sampler == "torch":
         from real.samplers.torch_sampler import TorchSampler
 
-        return TorchSampler(recipe=recipe, bfloat16=low)
+        return TorchSampler(environment.definition, recipe=recipe, bfloat16=low)
     from real.samplers.vllm_sampler import VllmSampler  # seconds to import, so only where it is asked for
 
-    return VllmSampler(recipe=recipe, bfloat16=low)
+    return VllmSampler(environment.definition, recipe=recipe, bfloat16=low)

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
-from real.countdown import EOS, PAD, RESPONSE_TOKENS
+from real.countdown import COUNTDOWN
 from real.fp8.qwen3 import emulate, quantised
 from real.fp8.recipe import Recipe
 from real.model import build, prefill
 from real.samplers.base import Rollout
+from real.task import EOS, PAD, Task
 
 
 class TorchSampler:
@@ -23,14 +24,19 @@ class TorchSampler:
 
     Parameters
     ----------
+    task : Task
+        Its vocabulary, and how long a response may be.
     recipe : Recipe, optional
         What the engine rounds; None: nothing.
     bfloat16 : bool
         Compute in bfloat16 in place of float32; the last softmax stays float32.
     """
 
-    def __init__(self, *, recipe: Recipe | None = None, bfloat16: bool = False) -> None:
-        self.model = build()
+    def __init__(
+        self, task: Task = COUNTDOWN, /, *, recipe: Recipe | None = None, bfloat16: bool = False
+    ) -> None:
+        self.task = task
+        self.model = build(task)
         self.recipe = recipe
         if recipe is not None:
             emulate(self.model, recipe)
@@ -51,8 +57,15 @@ class TorchSampler:
         self._version = version
 
     def sample(self, prompt_CP: Tensor, samples: int, seed: int) -> Rollout:
-        """Draw responses at temperature 1, at most `RESPONSE_TOKENS` tokens each."""
-        return generate(self.model, prompt_CP, samples, seed=seed, version=self._version)
+        """Draw responses at temperature 1, at most as long as the task says."""
+        return generate(
+            self.model,
+            prompt_CP,
+            samples,
+            seed=seed,
+            limit=self.task.response_tokens,
+            version=self._version,
+        )
 
     @torch.no_grad()
     def next_logps(self, prefix_BP: Tensor) -> Tensor:
@@ -66,7 +79,13 @@ class TorchSampler:
 
 @torch.no_grad()
 def generate(
-    model: Qwen3ForCausalLM, prompt_CP: Tensor, samples: int, *, seed: int, version: int = -1
+    model: Qwen3ForCausalLM,
+    prompt_CP: Tensor,
+    samples: int,
+    *,
+    seed: int,
+    limit: int = COUNTDOWN.response_tokens,
+    version: int = -1,
 ) -> Rollout:
     """Sample from a model with a generator of its own, so no global random state is read or moved.
 
@@ -80,6 +99,8 @@ def generate(
         Responses to each prompt.
     seed : int
         Of the draw.
+    limit : int
+        Tokens of a response, at most.
     version : int
         Put on the rollout.
 
@@ -91,12 +112,12 @@ def generate(
     draw = torch.Generator().manual_seed(seed)
     logits_BV, cache = prefill(model, prompt_CP, samples)
     B, V = logits_BV.shape
-    response_BT = torch.full((B, RESPONSE_TOKENS), PAD)
-    mask_BT = torch.zeros(B, RESPONSE_TOKENS, dtype=torch.bool)
-    logmu_BTV = torch.zeros(B, RESPONSE_TOKENS, V)
+    response_BT = torch.full((B, limit), PAD)
+    mask_BT = torch.zeros(B, limit, dtype=torch.bool)
+    logmu_BTV = torch.zeros(B, limit, V)
     alive_B = torch.ones(B, dtype=torch.bool)
     length = 0
-    for t in range(RESPONSE_TOKENS):
+    for t in range(limit):
         logmu_BV = torch.log_softmax(logits_BV.float(), dim=-1)
         # drawn for finished rows too: the stream of draws then does not depend on who finished when
         token_B = torch.multinomial(logmu_BV.exp(), 1, generator=draw)[:, 0].masked_fill(~alive_B, PAD)
@@ -104,7 +125,7 @@ def generate(
         logmu_BTV[:, t] = logmu_BV.masked_fill(~alive_B[:, None], 0.0)
         alive_B = alive_B & (token_B != EOS)
         length = t + 1
-        if t + 1 == RESPONSE_TOKENS or not alive_B.any():
+        if t + 1 == limit or not alive_B.any():
             break
         logits_BV = model(input_ids=token_B[:, None], past_key_values=cache, use_cache=True).logits[:, -1]
     return Rollout(

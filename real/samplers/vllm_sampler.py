@@ -23,10 +23,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.countdown import EOS, PAD, PROMPT_TOKENS, RESPONSE_TOKENS, VOCABULARY
+from real.countdown import COUNTDOWN
 from real.fp8.recipe import Recipe
 from real.model import config
 from real.samplers.base import Rollout
+from real.task import EOS, PAD, Task
 
 CACHE_BYTES = 2**27
 """Key-value cache: 512 responses of 15 tokens take a tenth of it"""
@@ -63,22 +64,27 @@ class VllmSampler:
 
     Parameters
     ----------
+    task : Task
+        Its vocabulary, and how long a response may be.
     recipe : Recipe, optional
         What the engine rounds, emulated; None: nothing.
     bfloat16 : bool
         Compute in bfloat16 in place of float32.
     """
 
-    def __init__(self, *, recipe: Recipe | None = None, bfloat16: bool = False) -> None:
+    def __init__(
+        self, task: Task = COUNTDOWN, /, *, recipe: Recipe | None = None, bfloat16: bool = False
+    ) -> None:
         vllm = import_vllm()
         self._fresh_noise = recipe is not None and recipe.fresh
         if recipe is not None:
             import_module("real.fp8.emulated")  # registers the quantisation; needs vllm, so not at the top
+        self.task = task
         self._parameters = vllm.SamplingParams
         self._version = -1
         # the engine reads the architecture from a folder; weights come by sync alone, so none are written
         with quiet(), tempfile.TemporaryDirectory() as folder:
-            shape = config()
+            shape = config(task)
             shape.architectures = ["Qwen3ForCausalLM"]
             shape.save_pretrained(folder)
             self._engine = vllm.LLM(
@@ -88,7 +94,7 @@ class VllmSampler:
                 dtype="bfloat16" if bfloat16 else "float32",
                 enforce_eager=True,
                 seed=0,
-                max_model_len=PROMPT_TOKENS + RESPONSE_TOKENS + 1,
+                max_model_len=task.prompt_tokens + task.response_tokens + 1,
                 max_num_seqs=MOST_AT_ONCE,
                 max_num_batched_tokens=8192,
                 kv_cache_memory_bytes=CACHE_BYTES,
@@ -124,21 +130,21 @@ class VllmSampler:
         self._version = version
 
     def sample(self, prompt_CP: Tensor, samples: int, seed: int) -> Rollout:
-        """Draw responses at temperature 1, at most `RESPONSE_TOKENS` tokens each.
+        """Draw responses at temperature 1, at most as long as the task says.
 
         Every response is a request with a seed of its own: children of one request share all but one stream
         of noise with those of a neighbouring seed.
         """
         prompts = prompt_CP.repeat_interleave(samples, 0).tolist()
         seeds = np.random.SeedSequence(seed).generate_state(len(prompts), np.uint64) >> 2
-        outputs = self._generate(prompts, [int(s) for s in seeds], RESPONSE_TOKENS)
+        outputs = self._generate(prompts, [int(s) for s in seeds], self.task.response_tokens)
         lengths = [len(o.token_ids) for o in outputs]
-        B, T, V = len(outputs), max(lengths), len(VOCABULARY)
+        B, T, V = len(outputs), max(lengths), len(self.task.vocabulary)
         response_BT = torch.full((B, T), PAD)
         mask_BT = torch.arange(T) < torch.tensor(lengths)[:, None]
         response_BT[mask_BT] = torch.tensor([t for o in outputs for t in o.token_ids])
         logmu_BTV = torch.zeros(B, T, V)
-        logmu_BTV[mask_BT] = torch.cat([_rows(o.logprobs) for o in outputs])
+        logmu_BTV[mask_BT] = torch.cat([_rows(o.logprobs, V) for o in outputs])
         return Rollout(
             prompt_CP=prompt_CP,
             response_BT=response_BT,
@@ -150,7 +156,7 @@ class VllmSampler:
     def next_logps(self, prefix_BP: Tensor) -> Tensor:
         """Distribution of the next token after each prefix, shape (B, V), nats."""
         outputs = self._generate(prefix_BP.tolist(), [0] * len(prefix_BP), 1)
-        return torch.cat([_rows(o.logprobs) for o in outputs])
+        return torch.cat([_rows(o.logprobs, len(self.task.vocabulary)) for o in outputs])
 
     def close(self) -> None:
         """Shut the engine down and give its memory back."""
@@ -168,6 +174,7 @@ class VllmSampler:
                 detokenize=False,
                 stop_token_ids=[EOS],
                 seed=seed,
+                skip_clone=True,
             )
             for seed in seeds
         ]
@@ -184,12 +191,11 @@ def _number_loads(model: Any, *, version: int) -> None:
             method.loads = version
 
 
-def _rows(flat: Any) -> Tensor:
+def _rows(flat: Any, V: int) -> Tensor:
     """Rows of one completion in vocabulary order, shape (T, V), from vLLM's flat lists.
 
     Each position holds V + 1 entries, the sampled token first and again among the others by rank.
     """
-    V = len(VOCABULARY)
     ids_TV = torch.tensor(flat.token_ids).reshape(-1, V + 1)[:, 1:]
     values_TV = torch.tensor(flat.logprobs).reshape(-1, V + 1)[:, 1:]
     return torch.full_like(values_TV, float("nan")).scatter(1, ids_TV, values_TV)

@@ -32,7 +32,7 @@ prefixes"""
 ROWS_PROMPTS, ROWS_STEP = 64, 10
 """Problems and step the rows of the split are taken at: by then a stale run lags"""
 
-_live: dict[tuple[str, str], Any] = {}
+_live: dict[tuple[str, str, str], Any] = {}
 """Samplers of this process by settings: starting vLLM takes seconds, syncing it does not"""
 
 
@@ -40,7 +40,7 @@ def live_sampler(environment: Mini, numerics: Numerics) -> Any:
     """Return this process's sampler for these settings, started once."""
     from real.samplers import open_sampler
 
-    key = (environment.sampler, str(numerics))
+    key = (environment.sampler, environment.task, str(numerics))
     if key not in _live:
         for other in list(_live):  # two engines at once would share the cores and the memory
             _live.pop(other).close()
@@ -300,7 +300,8 @@ def _rows(root: Path, experiment: Experiment, run: tuple[Path, str]) -> dict[str
         snapshot = read_snapshot(run[0], ROWS_STEP)
         sampler = live_sampler(experiment.environment, experiment.numerics)
         sampler.sync(dict(snapshot.sampler_weights), 0)
-        rollout = sampler.sample(prompt_ids(held_out(ROWS_PROMPTS)), 2, experiment.seed)
+        task = experiment.environment.definition
+        rollout = sampler.sample(prompt_ids(held_out(ROWS_PROMPTS, task), task), 2, experiment.seed)
         model = start_model(experiment.environment)
         rows = {"logmu": rollout.logmu_BTV}
         for name, weights in (("logpi_s", snapshot.sampler_weights), ("logpi", snapshot.weights)):

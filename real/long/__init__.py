@@ -1,0 +1,1 @@
+"""Longer responses: Countdown by search, written out attempt by attempt, 11 to 96 tokens a response."""
