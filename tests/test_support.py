@@ -7,12 +7,22 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from libraries import carry
 from tolerances import MONTE_CARLO_Z, algebra
 
 from theory.decomposition import kl
 from theory.ess import ess_fraction
-from theory.support import absorbing_chain, branch_share, kl_bound, off_support_share, two_step, unseen
+from theory.support import (
+    absorbing_chain,
+    branch_share,
+    exit_mass,
+    kl_bound,
+    off_support_share,
+    two_step,
+    unseen,
+)
 
 
 def test_the_share_counts_unmasked_tokens_below_one_in_a_thousand(xp):
@@ -176,3 +186,19 @@ def test_a_long_branch_makes_the_same_exit_rate_nearly_all_off_support():
 def test_shares_and_lengths_out_of_range_are_refused(call):
     with pytest.raises(ValueError, match="got"):
         call()
+
+
+@given(st.integers(1, 5), st.integers(2, 6), st.integers(0, 2**32 - 1))
+def test_the_exit_mass_is_the_expected_share_of_off_support_draws(prefixes, words, seed):
+    rng = np.random.default_rng(seed)
+    log_p0, logpi = (np.log(rng.dirichlet(np.full(words, 0.05), prefixes) + 1e-300) for _ in range(2))
+    # shares weighted by the probability of each draw are the expectation over draws
+    expected = off_support_share(log_p0, weight=np.exp(logpi)) * np.exp(logpi).sum() / prefixes
+    assert exit_mass(log_p0, logpi).mean() == pytest.approx(expected, abs=algebra(1.0))
+
+
+def test_the_exit_mass_of_the_initial_policy_itself_is_what_little_it_gives_them():
+    log_p0 = np.log([[0.9985, 0.0009, 0.0006], [0.5, 0.3, 0.2]])
+    assert exit_mass(log_p0, log_p0) == pytest.approx([0.0015, 0.0], abs=algebra(1.0))
+    log_p0[1, 2] = np.nan
+    assert np.isnan(exit_mass(log_p0, log_p0)[1])

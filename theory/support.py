@@ -152,3 +152,27 @@ def branch_share(exit_rate: float, /, *, off_tokens: int, on_tokens: int, twist:
     """Off-support share of tokens when the branch after the exit is longer than the ordinary response."""
     off = exit_rate * (1 + twist * (off_tokens - 1))
     return off / (exit_rate * off_tokens + (1 - exit_rate) * on_tokens)
+
+
+def exit_mass(log_p0: Array, logpi: Array, /, *, below: float = OFF_SUPPORT_BELOW) -> Array:
+    """Probability that the next token is off-support, at each prefix: what the trainer gives such tokens.
+
+    Its mean over the trainer's own prefixes is what `off_support_share` estimates from the tokens drawn
+    there, without the noise of drawing; over the sampler's prefixes it is what the sampler's side could see.
+
+    Parameters
+    ----------
+    log_p0, logpi : array, shape (..., V)
+        Rows of the initial policy and of the trainer at the same prefixes, nats.
+    below : float
+        Initial probability under which a token is off-support.
+
+    Returns
+    -------
+    array, shape (...)
+        NaN where a row has one.
+    """
+    xp = namespace(log_p0, logpi)
+    mass = xp.where(log_p0 < math.log(below), xp.exp(logpi), xp.zeros_like(logpi))
+    broken = xp.isnan(log_p0) | xp.isnan(logpi)
+    return xp.sum(xp.where(broken, xp.full_like(mass, float("nan")), mass), axis=-1)
