@@ -167,4 +167,4 @@ def shared_loop_matrix(weight: Any, jacobian: Any, matrix: Any, /) -> np.ndarray
     matrix : array_like, shape (S, K, K)
         Loop matrix of each prefix.
     """
-    return np.einsum("s,skp,skl,slq->pq", weight, jacobian, matrix, jacobian)
+    return np.einsum("s,skp,skl,slq->pq", weight, jacobian, matrix, jacobian, optimize=True)

@@ -24,6 +24,8 @@ class Cell:
     """KL of each run to each on-policy reference run, (K, S, R), nats per token on the run's own prefixes"""
     accuracy: np.ndarray
     """Share of held-out responses that are right, (K, S)"""
+    exact: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """Sums over everything that can be drawn, where the engine has them: name to (K, S)"""
     folders: tuple[str, ...] = ()
     """Where the runs are stored"""
 
@@ -61,6 +63,7 @@ class World:
                 traces=tuple(cell.traces[i] for i in kept),
                 distance=cell.distance[:, kept][:, :, reference],
                 accuracy=cell.accuracy[:, kept],
+                exact={n: x[:, kept] for n, x in cell.exact.items()},
             )
 
         return dataclasses.replace(self, cells={n: part(n, c) for n, c in self.cells.items()})
@@ -78,6 +81,16 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Numbers of one repetition that come from runs of their own and stand in no table of steps."""
+
+    group: str
+    """Probes of one group count as one repetition"""
+    numbers: Mapping[str, float]
+    """By name; NaN where there was nothing to measure"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """All that the checks of one engine read."""
 
@@ -86,6 +99,8 @@ class Evidence:
     worlds: tuple[World, ...]
     rows: Rows | None
     """None where no run could be asked for its rows"""
+    probes: Mapping[str, tuple[Probe, ...]] = dataclasses.field(default_factory=dict)
+    """By the name of the analysis; an engine without it has no entry"""
 
     @property
     def main(self) -> tuple[World, ...]:

@@ -7,13 +7,14 @@ theory and tuning never touched. Building a plan imports neither JAX nor torch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from real.settings import Mini, SamplerName, working_point_a
 from theory.corrections import Correction, correction
-from theory.experiment import Experiment
+from theory.experiment import Experiment, Numerics
 from theory.resync import FAILURE_THRESHOLD
 from toy.settings import STALE, setting_s
 
@@ -23,7 +24,11 @@ ON_POLICY, HALF_BATCH = "on-policy", "on-policy, half batch"
 PG, SC, IS, IS_SC, IS_RESYNC = "pg", "sc", "is", "is-sc", "is + resync"
 SEQ_IS, SEQ_IS_RESYNC = "seq-is", "seq-is + resync"
 DLC, DLC_RESPONSE, DLC_FREE = "dlc", "dlc, response gate", "dlc, no resync"
-"""Names of cells, as the figures show them. All but the on-policy ones have a stale sampler."""
+PG_RESYNC, SC_RESYNC, IS_SC_RESYNC = "pg + resync", "sc + resync", "is-sc + resync"
+IS_EARLY, IS_LATE = "is + resync at .7", "is + resync at .3"
+NOISY, NOISY_STALE = "noisy engine, synced", "noisy engine, stale"
+"""Names of cells, as the figures show them. All but the on-policy, noisy and scheduled ones have a sampler
+that is stale for the whole run, but for what its rule syncs."""
 
 CORRECTIONS: dict[str, Correction] = {
     PG: correction("pg"),
@@ -36,7 +41,27 @@ CORRECTIONS: dict[str, Correction] = {
     DLC: correction("dlc"),
     DLC_RESPONSE: correction("dlc", resync_level="sequence"),
     DLC_FREE: correction("dlc", resync_below=0.0),
+    PG_RESYNC: correction("pg", resync_below=FAILURE_THRESHOLD),
+    SC_RESYNC: correction("sc", resync_below=FAILURE_THRESHOLD),
+    IS_SC_RESYNC: correction("is-sc", resync_below=FAILURE_THRESHOLD),
+    IS_EARLY: correction("is", resync_below=0.7),
+    IS_LATE: correction("is", resync_below=0.3),
 }
+
+
+def scheduled(name: str, period: int, /) -> str:
+    """Name of the cell of a correction whose sampler is synced every `period` steps, rule off."""
+    return f"{name}, every {period}"
+
+
+PERIODS = (2, 4, 8, 16)
+SCHEDULED = (PG, SC, IS)
+"""Corrections run at every period at the main learning rate"""
+EQUAL_PRODUCT = {2.0: 16, 4.0: 8, 8.0: 4}
+"""Learning rate to sync period, one product: 32. Over equal total times lr x steps the claim is that they
+agree"""
+LOGIT_NOISE = 0.3
+"""Nats; KL(mu||pi_s) of a few hundredths, that of quantised engines"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +95,10 @@ class Plan:
     engine: Engine
     seed: int
     worlds: tuple[WorldPlan, ...]
+    environments: tuple[int, ...] = ()
+    """Of the toy: seeds of the environments, one repetition each"""
+    probes: tuple[str, ...] = ()
+    """Analyses with runs of their own: keys of `Evidence.probes`"""
 
     def runs(self) -> Iterator[tuple[Experiment, int]]:
         """Each experiment once, with its number of training seeds."""
@@ -83,41 +112,45 @@ class Plan:
                         yield experiment, cell.seeds
 
 
-FIRST_ENVIRONMENT = 3
-"""Environments 0, 1, 2 served to find the setting"""
-TUNED = range(20, 25)
-"""Environments that chose DLC's defaults: never read here"""
-ENVIRONMENTS = 5
-"""Independent repetitions: with five the Student factor is 2.8, with three it would be 4.3"""
+TUNED = frozenset([0, 1, 2, *range(20, 25), *range(100, 106), *range(110, 115), 120, 121, *range(200, 220)])
+"""Environments that served to find settings, defaults, grids and margins, or were looked at in a trial: never
+read here"""
+ENVIRONMENTS = 8
+"""Independent repetitions: with eight the Student factor is 2.4, with three it would be 4.3"""
 RUNS = 3
 """Training seeds of each cell and of each half of the reference"""
 QUANTILE = 0.93
 MAIN_LR = 4.0
 """At lr 2 a stale IS was still within about 2 floors at step 40 in environment 0, so a resync would have
 nothing to do there; at lr 4 it was not. Both on tuning environments."""
-LRS = (2.0, 4.0, 8.0)
+LRS = (2.0, 4.0, 6.0, 8.0)
+"""At 6 and 8 nearly every stale run crosses in its first half; at 2 few do"""
+PROBES = ("centering", "loop", "excess", "watching")
 
 
-def toy_plan(seed: int = 0) -> Plan:
-    """Plan setting S in environments never used for tuning; `seed` moves to the next five.
+def environments(seed: int, /) -> tuple[int, ...]:
+    """Return a block of environments never used for tuning; another seed, another block.
 
     Raises
     ------
     ValueError
-        For a negative seed: those environments were used for tuning.
+        For a negative seed.
     """
     if seed < 0:
         raise ValueError(f"seed must be >= 0, got {seed}; lower ones reach environments used for tuning")
-    first = FIRST_ENVIRONMENT + seed * ENVIRONMENTS
-    if first + ENVIRONMENTS > TUNED.start:
-        first += (
-            TUNED.stop - FIRST_ENVIRONMENT - (TUNED.start - FIRST_ENVIRONMENT) // ENVIRONMENTS * ENVIRONMENTS
-        )
-    worlds = [_toy_world(env, lr) for env in range(first, first + ENVIRONMENTS) for lr in LRS]
-    return Plan(engine="toy", seed=seed, worlds=tuple(worlds))
+    fresh = (e for e in itertools.count() if e not in TUNED)
+    return tuple(itertools.islice(fresh, seed * ENVIRONMENTS, (seed + 1) * ENVIRONMENTS))
 
 
-def _toy_world(env: int, lr: float) -> WorldPlan:
+def toy_plan(seed: int = 0) -> Plan:
+    """Plan setting S in environments never used for tuning; `seed` moves to the next block of them."""
+    chosen = environments(seed)
+    worlds = [toy_world(env, lr) for env in chosen for lr in LRS]
+    return Plan(engine="toy", seed=seed, worlds=tuple(worlds), environments=chosen, probes=PROBES)
+
+
+def toy_world(env: int, lr: float) -> WorldPlan:
+    """Cells of one environment at one learning rate."""
     main = lr == MAIN_LR
 
     def at(run: int, rule: str | Correction = "pg", **changes: Any) -> Experiment:
@@ -130,10 +163,25 @@ def _toy_world(env: int, lr: float) -> WorldPlan:
         cells.append(
             Cell(name=HALF_BATCH, experiments=(at(3, samples=half), at(4, samples=half)), seeds=RUNS)
         )
+        noise = Numerics(kind="gaussian", scale=LOGIT_NOISE)
+        for name, period in ((NOISY, 1), (NOISY_STALE, STALE)):
+            run = at(7, CORRECTIONS[IS], sync_every=period, numerics=noise)
+            cells.append(Cell(name=name, experiments=(run,), seeds=RUNS))
     names = list(CORRECTIONS) if main else [PG, IS, IS_RESYNC, SEQ_IS, SEQ_IS_RESYNC]
     cells += [
         Cell(name=name, experiments=(at(5, CORRECTIONS[name], sync_every=STALE),), seeds=RUNS)
         for name in names
+    ]
+    pairs = [(name, period) for name in SCHEDULED for period in PERIODS] if main else []
+    if not main and lr in EQUAL_PRODUCT:
+        pairs = [(name, EQUAL_PRODUCT[lr]) for name in (PG, SC)]
+    cells += [
+        Cell(
+            name=scheduled(name, period),
+            experiments=(at(5, CORRECTIONS[name], sync_every=period),),
+            seeds=RUNS,
+        )
+        for name, period in pairs
     ]
     group = f"environment {env}"
     return WorldPlan(label=f"{group}, lr {lr:g}", group=group, lr=lr, main=main, cells=tuple(cells))

@@ -25,6 +25,10 @@ class ClaimChecks:
     """Names of the cells in `validation.plan`, beside the on-policy reference"""
     every_rate: bool = False
     """Whether it reads the worlds at all learning rates"""
+    probes: tuple[str, ...] = ()
+    """Names of the analyses it reads, `validation.plan.PROBES`"""
+    engines: tuple[plan.Engine, ...] = ("toy", "real")
+    """Where it can be checked"""
 
 
 CHECKS: Mapping[str, ClaimChecks] = MappingProxyType(
@@ -47,8 +51,8 @@ CHECKS: Mapping[str, ClaimChecks] = MappingProxyType(
 """By claim id, in the order of the verdict table"""
 
 
-def selected(only: Iterable[str], /) -> list[str]:
-    """Ids of the claims to check, in table order; all that have a check if `only` is empty.
+def selected(only: Iterable[str], /, *, engine: str = "toy") -> list[str]:
+    """Ids of the claims to check on an engine, in table order; all that have a check if `only` is empty.
 
     Raises
     ------
@@ -56,12 +60,13 @@ def selected(only: Iterable[str], /) -> list[str]:
         For an id that is unknown or has no check yet.
     """
     wanted = list(only)
+    known = [name for name, row in CHECKS.items() if engine in row.engines]
     for name in wanted:
         if name not in CLAIMS:
             raise ValueError(f"unknown claim {name!r}; known: {', '.join(CLAIMS)}")
-        if name not in CHECKS:
-            raise ValueError(f"claim {name!r} has no check here yet; checked: {', '.join(CHECKS)}")
-    return [name for name in CHECKS if not wanted or name in wanted]
+        if name not in known:
+            raise ValueError(f"claim {name!r} has no check here yet; checked: {', '.join(known)}")
+    return [name for name in known if not wanted or name in wanted]
 
 
 def needed(whole: plan.Plan, claims: Iterable[str], /) -> plan.Plan:
@@ -74,4 +79,5 @@ def needed(whole: plan.Plan, claims: Iterable[str], /) -> plan.Plan:
         for world in whole.worlds
         if world.main or rates
     )
-    return replace(whole, worlds=worlds)
+    probes = {probe for row in rows for probe in row.probes}
+    return replace(whole, worlds=worlds, probes=tuple(p for p in whole.probes if p in probes))

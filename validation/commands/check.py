@@ -52,11 +52,12 @@ def main(options: Options) -> int:
     from validation.checks import needed, selected
 
     with usage():
-        select = closed_forms.selected if options.engine == "theory" else selected
-        claims = select(c.strip() for c in options.only.split(",") if c.strip())
+        only = [c.strip() for c in options.only.split(",") if c.strip()]
+        theory = options.engine == "theory"
+        claims = closed_forms.selected(only) if theory else selected(only, engine=options.engine)
         whole = _plan(options)
         plan = None if whole is None else needed(whole, claims)
-    _writable(options.json)
+    writable(options.json)
     from validation.check import Verdict, conclude
     from validation.results import Results, save
     from validation.screen import print_verdicts
@@ -137,7 +138,7 @@ def _gather(plan: Plan, options: Options) -> Evidence:
         raise KeyboardInterrupt(kept) from None
 
 
-def _writable(path: Path | None) -> None:
+def writable(path: Path | None) -> None:
     """Refuse a --json path now and not after minutes of runs."""
     if path is None:
         return
