@@ -42,6 +42,7 @@ class CorruptRun(ValueError):
 
     def __init__(self, folder: Path, what: str) -> None:
         super().__init__(f"run folder {folder}: {what}; delete the folder and run again, it will be redone")
+        self.folder, self.what = folder, what
 
 
 class RunBusy(ValueError):
@@ -78,8 +79,10 @@ class Store:
         suffix = f"-{seeds}" if seeds > 1 else ""
         return self.root / engine / f"{experiment.fingerprint()}{suffix}"
 
-    def find(self, engine: str, experiment: Experiment, *, seeds: int = 1) -> StoredRun | None:
-        """Return a finished run made by this very code; None if there is none.
+    def find(
+        self, engine: str, experiment: Experiment, *, seeds: int = 1, tables: Sequence[str] = TABLES
+    ) -> StoredRun | None:
+        """Return a finished run made by this very code, with some of its tables; None if there is none.
 
         Raises
         ------
@@ -90,7 +93,7 @@ class Store:
         status = read_status(folder)
         if status is None or status["state"] != "done" or status["code"] != code_digest(engine):
             return None
-        return load(folder)
+        return load(folder, tables=tables)
 
     def write(self, engine: str, experiment: Experiment, *, seeds: int = 1) -> RunWriter:
         """Open an experiment's run for writing; what an earlier sitting left in ``state/`` is kept."""
@@ -196,8 +199,8 @@ class RunWriter:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def load(folder: Path, /) -> StoredRun:
-    """Read a finished run, every file checked against the manifest.
+def load(folder: Path, /, *, tables: Sequence[str] = TABLES) -> StoredRun:
+    """Read a finished run, every file checked against the manifest; of its tables those that are named.
 
     Raises
     ------
@@ -212,18 +215,18 @@ def load(folder: Path, /) -> StoredRun:
     for name, entry in status["files"].items():
         _verify(folder, name, entry)
     try:
-        tables = {t: _columns(folder / f"{t}.parquet") for t in TABLES if f"{t}.parquet" in status["files"]}
+        read = {t: _columns(folder / f"{t}.parquet") for t in tables if f"{t}.parquet" in status["files"]}
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     except (pa.ArrowException, json.JSONDecodeError, OSError) as error:
         raise CorruptRun(folder, str(error).splitlines()[0]) from None
     provenance = {name: Provenance(kind=k, how=how) for name, (k, how) in status["provenance"].items()}
-    runs = sorted({int(i) for columns in tables.values() for i in np.unique(columns[SEED])})
+    runs = sorted({int(i) for columns in read.values() for i in np.unique(columns[SEED])})
     own = {f"{t}.parquet" for t in TABLES} | {SETTINGS}
     return StoredRun(
         folder=folder,
         settings=settings,
         traces=tuple(
-            Trace(**{t: _of_run(columns, i) for t, columns in tables.items()}, provenance=provenance)
+            Trace(**{t: _of_run(columns, i) for t, columns in read.items()}, provenance=provenance)
             for i in runs
         ),
         seconds=status["seconds"],

@@ -113,9 +113,9 @@ def gather(
     _parallel(
         [(_work, (store, e, fresh)) for e in missing],
         workers=workers,
-        watch=lambda: on_step(*_steps(store, experiments)),
+        watch=lambda: on_step(*steps_done(store, experiments)),
     )
-    on_step(*_steps(store, experiments))
+    on_step(*steps_done(store, experiments))
     runs = {e.fingerprint(): found for e in experiments if (found := store.find(ENGINE, e)) is not None}
     tasks = []
     for world in plan.worlds:
@@ -123,11 +123,11 @@ def gather(
         for cell in world.cells:
             for e in cell.experiments:
                 own = runs[e.fingerprint()]
-                tasks.append((_distances, (store.root, e, (own.folder, own.digest), reference)))
+                tasks.append((distances, (store.root, e, (own.folder, own.digest), reference)))
     rows = _rows_task(plan, store, runs)
     results = _parallel([*tasks, *rows], workers=workers, each=on_run)
-    distances = {(t[1][2][0], t[1][3][0][0]): results[i] for i, t in enumerate(tasks)}
-    worlds = tuple(_world(world, runs, distances) for world in plan.worlds)
+    apart = {(t[1][2][0], t[1][3][0][0]): results[i] for i, t in enumerate(tasks)}
+    worlds = tuple(_world(world, runs, apart) for world in plan.worlds)
     for _ in worlds:
         on_world()
     columns = results[-1] if rows else None
@@ -192,7 +192,7 @@ def _work(store: Store, experiment: Experiment, fresh: bool) -> None:
     run(store, experiment, fresh=fresh)
 
 
-def _steps(store: Store, experiments: list[Experiment]) -> tuple[int, int]:
+def steps_done(store: Store, experiments: list[Experiment]) -> tuple[int, int]:
     """Count the steps done and their total on disk: finished runs, and the engine's state of the others."""
     done = 0
     for experiment in experiments:
@@ -204,7 +204,7 @@ def _steps(store: Store, experiments: list[Experiment]) -> tuple[int, int]:
     return done, sum(e.steps for e in experiments)
 
 
-def _distances(
+def distances(
     root: Path, experiment: Experiment, run: tuple[Path, str], references: list[tuple[Path, str]]
 ) -> dict[str, np.ndarray]:
     """KL of a run, given as folder and digest, to each reference run at every compared step."""
@@ -224,7 +224,7 @@ def _distances(
         own, other = start_model(environment), start_model(environment)
         table: list[tuple[int, int, float]] = []
         with torch.no_grad():
-            for step in _compared(experiment):
+            for step in compared_steps(experiment):
                 own.load_state_dict(dict(read_snapshot(run[0], step).weights))
                 rollout = own_samples(own, environment, seed=draw_seed(experiment.seed, "evaluation", step))
                 mine = row_logps(own, rollout.prompt_CP, rollout.response_BT).double()
@@ -242,7 +242,8 @@ def _distances(
     return derived(root / ENGINE, "kl", *inputs, compute=compute)
 
 
-def _compared(experiment: Experiment) -> list[int]:
+def compared_steps(experiment: Experiment) -> list[int]:
+    """Steps whose weights are kept and compared with the on-policy runs; the last is one of them."""
     every = experiment.environment.eval_every
     return sorted({*range(every, experiment.steps + 1, every), experiment.steps})
 
@@ -250,15 +251,15 @@ def _compared(experiment: Experiment) -> list[int]:
 def _world(
     plan: WorldPlan,
     runs: dict[str, StoredRun],
-    distances: dict[tuple[Path, Path], dict[str, np.ndarray]],
+    apart: dict[tuple[Path, Path], dict[str, np.ndarray]],
 ) -> World:
     on_policy = plan.cells[0]
     reference = runs[on_policy.experiments[0].fingerprint()].folder
-    steps = np.array(_compared(on_policy.experiments[0]))
+    steps = np.array(compared_steps(on_policy.experiments[0]))
     cells = {}
     for cell in plan.cells:
         stored = [runs[e.fingerprint()] for e in cell.experiments]
-        kl = [distances[s.folder, reference]["kl"].reshape(len(steps), -1) for s in stored]
+        kl = [apart[s.folder, reference]["kl"].reshape(len(steps), -1) for s in stored]
         accuracy = [s.traces[0].steps["accuracy"][steps - 1] for s in stored]
         cells[cell.name] = Cell(
             traces=tuple(s.traces[0] for s in stored),
