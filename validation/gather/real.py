@@ -23,7 +23,7 @@ from validation.derived import derived
 from validation.evidence import Cell, Evidence, Rows, World
 from validation.plan import IS, Plan, WorldPlan
 from validation.provenance import code_digest
-from validation.store import STATE, Store, StoredRun
+from validation.store import STATE, CorruptRun, Store, StoredRun, read_status
 
 ENGINE = "real"
 MEASURED_PROMPTS = 128
@@ -199,9 +199,17 @@ def steps_done(store: Store, experiments: list[Experiment]) -> tuple[int, int]:
         folder = store.folder(ENGINE, experiment)
         if (folder / STATE).is_dir():
             done += sum(1 for _ in (folder / STATE).glob("step-*.safetensors"))
-        elif (folder / "status.json").exists():
+        elif _is_done(folder):
             done += experiment.steps
     return done, sum(e.steps for e in experiments)
+
+
+def _is_done(folder: Path) -> bool:
+    try:
+        status = read_status(folder)
+    except CorruptRun:
+        return False
+    return status is not None and status["state"] == "done"
 
 
 def distances(
