@@ -11,14 +11,11 @@ Suffixes: N tokens, H hidden, V vocabulary.
 
 from __future__ import annotations
 
-import os
-import statistics
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from benchmarks.interleaved import Interleaved
 from real.process import prepare
 
 prepare()
@@ -34,7 +31,6 @@ from real.fused.row import corrected_loss_row, fused_loss_row  # noqa: E402
 from real.fused.rule import column_coefficients  # noqa: E402
 from theory.corrections import correction  # noqa: E402
 
-ROUNDS = int(os.environ.get("LAGFLOOR_BENCH_ROUNDS", "5"))
 TOP_K = 64
 
 
@@ -46,43 +42,6 @@ class Size(NamedTuple):
 
 MINI = Size(2048, 256, 4096)
 QWEN3 = Size(512, 1024, 151_936)
-
-
-@dataclass
-class Interleaved:
-    """Variants that take turns; CPU seconds of each, round by round."""
-
-    variants: dict[str, Callable[[], Any]]
-    seconds: dict[str, list[float]] = field(default_factory=dict)
-
-    def once(self) -> None:
-        for name, run in self.variants.items():
-            start = time.process_time()
-            run()
-            self.seconds.setdefault(name, []).append(time.process_time() - start)
-
-    def ratio(self, name: str, reference: str) -> float:
-        pairs = zip(self.seconds[name], self.seconds[reference], strict=True)
-        return statistics.median(a / b for a, b in pairs)
-
-    def measure(self, benchmark: Any) -> None:
-        """One warm-up round, then `ROUNDS` that count."""
-        benchmark.pedantic(self.once, rounds=ROUNDS, warmup_rounds=1, iterations=1)
-        self.seconds = {name: s[-ROUNDS:] for name, s in self.seconds.items()}
-
-    def report(
-        self, capsys: Any, benchmark: Any, title: str, targets: list[tuple[str, str, str, float]]
-    ) -> None:
-        """Print each variant's time, and each target (id, variant, reference, limit) beside its ratio."""
-        with capsys.disabled():
-            print(f"\n{title}, {ROUNDS} rounds, {torch.get_num_threads()} thread")
-            for name, s in self.seconds.items():
-                print(f"  {name:34s} {statistics.median(s):8.3f} CPU s")
-            for target, name, reference, limit in targets:
-                got = self.ratio(name, reference)
-                benchmark.extra_info[target] = round(got, 3)
-                verdict = "met" if got <= limit else "MISSED"
-                print(f"  {target:4s} {name} / {reference}: {got:.2f} (limit {limit:g}) {verdict}")
 
 
 class Problem:

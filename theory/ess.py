@@ -18,6 +18,7 @@ from theory.arrays import (
     logsumexp,
     masked,
     namespace,
+    reduces_on_host,
 )
 
 
@@ -148,6 +149,7 @@ def response_log_ratio(log_ratio: Array, /, *, mask: Array | None = None, geomet
     return total / xp.maximum(count, xp.ones_like(count))
 
 
+@reduces_on_host
 def response_ess(
     log_ratio: Array, /, *, mask: Array | None = None, geometric: bool = False, axis: int = -1
 ) -> Array:

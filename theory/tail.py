@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from theory.arrays import Array, log_expm1_neg, masked, namespace
+from theory.arrays import Array, largest_entries, log_expm1_neg, masked, namespace, reduces_on_host
 
 UNRELIABLE_ABOVE = 0.7
 """k-hat above which Pareto-smoothed importance sampling is not to be trusted; Vehtari et al. 2024."""
@@ -22,6 +22,7 @@ def tail_draws(n: int, /) -> int:
     return int(min(0.2 * n, math.ceil(3 * math.sqrt(n))))
 
 
+@reduces_on_host
 def k_hat(log_ratio: Array, /, *, mask: Array | None = None, axis: int = -1) -> Array:
     """Pareto tail index of ``w = exp(log_ratio)``.
 
@@ -50,15 +51,15 @@ def k_hat(log_ratio: Array, /, *, mask: Array | None = None, axis: int = -1) -> 
     most = tail_draws(n)
     if most < FEWEST_IN_TAIL:
         return xp.sum(x, axis=-1) * float("nan")
-    largest = xp.sort(x, axis=-1)[..., n - most - 1 :]
+    top = largest_entries(x, most + 1)
     if mask is None:
-        return k_hat_of_tail(largest[..., 1:], largest[..., 0])
+        return k_hat_of_tail(top[..., 1:], top[..., 0])
     ones = xp.ones_like(x)
     counted = xp.sum(xp.where(xp.moveaxis(mask, axis, -1), ones, 0 * ones), axis=-1, keepdims=True)
     tail = xp.floor(xp.minimum(0.2 * counted, xp.ceil(3 * xp.sqrt(counted))))  # `tail_draws`, row by row
-    place = xp.cumulative_sum(xp.ones_like(largest), axis=-1)  # from 1; the cutoff is at most + 1 - tail
-    cut = xp.sum(xp.where(place == most + 1 - tail, largest, 0 * ones[..., : most + 1]), axis=-1)
-    return _k_hat(largest[..., 1:], cut, tail)
+    place = xp.cumulative_sum(xp.ones_like(top), axis=-1)  # from 1; the cutoff is at most + 1 - tail
+    cut = xp.sum(xp.where(place == most + 1 - tail, top, 0 * ones[..., : most + 1]), axis=-1)
+    return _k_hat(top[..., 1:], cut, tail)
 
 
 def k_hat_of_tail(log_tail: Array, log_cutoff: Array, /) -> Array:
@@ -107,10 +108,11 @@ def _k_hat(log_tail: Array, log_cutoff: Array, count: Array) -> Array:
 
     def log_terms(spread: Array) -> Array:
         """``log(1 - b x)`` (..., J, m) at the points ``b = 1/largest - spread/quartile`` (..., J)."""
-        return xp.logaddexp(
-            rest[..., None, :] + xp.zeros_like(spread)[..., None],
-            xp.log(spread)[..., None] + (excess - quartile)[..., None, :],
-        )
+        # a library's logaddexp goes entry by entry; these vectorise. No two infinities meet: the first is -inf
+        # at the largest excess alone, the second where there is none
+        fixed = rest[..., None, :] + xp.zeros_like(spread)[..., None]
+        moving = xp.log(spread)[..., None] + (excess - quartile)[..., None, :]
+        return xp.maximum(fixed, moving) + xp.log(1 + xp.exp(-xp.abs(fixed - moving)))
 
     # points of the quadrature over b; 3 spreads its prior, in units of the first quartile
     points = 30 + xp.floor(xp.sqrt(count))
