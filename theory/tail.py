@@ -108,8 +108,8 @@ def _k_hat(log_tail: Array, log_cutoff: Array, count: Array) -> Array:
 
     def log_terms(spread: Array) -> Array:
         """``log(1 - b x)`` (..., J, m) at the points ``b = 1/largest - spread/quartile`` (..., J)."""
-        # a library's logaddexp goes entry by entry; these vectorise. No two infinities meet: the first is -inf
-        # at the largest excess alone, the second where there is none
+        # a library's logaddexp goes entry by entry; these vectorise. No two infinities meet: the first is
+        # -inf at the largest excess alone, the second where there is none
         fixed = rest[..., None, :] + xp.zeros_like(spread)[..., None]
         moving = xp.log(spread)[..., None] + (excess - quartile)[..., None, :]
         return xp.maximum(fixed, moving) + xp.log(1 + xp.exp(-xp.abs(fixed - moving)))
