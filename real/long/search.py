@@ -1,8 +1,9 @@
 """Countdown by search: the response is a list of attempts, and it ends where one hits the target.
 
-``714=32:`` may be answered ``7-1=06*4=24;7+1=08*4=32``: attempts of one width, a semicolon after each miss,
-the end mark after the hit. To stop, the policy has to see that a value equals the target; nothing else in the
-text tells it. Prompts and the train/test split are those of `real.countdown`.
+``714=32:`` may be answered ``7-1=06*4=243x2x;7+1=08*4=323!2!``: attempts of one width, a semicolon after each
+miss, the end mark after the hit. Each value is held against the target digit by digit, in writing: trained to
+stop without that, the model did not learn to see that a value equals the target. Prompts and the train/test
+split are those of `real.countdown`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import random
 
 from real.countdown import PROMPT_TOKENS, split_of
-from real.long.chain import WIDTH, chains, solves
+from real.long.attempt import OTHER, SAME, WIDTH, attempt, chains, solves
 from real.task import CHECKPOINTS, Problem, Split, Task
 
-ATTEMPTS = 8
+ATTEMPTS = 6
 """At most; a search that needs more is no problem of this task"""
+BETWEEN = ";"
 
 
 def problems(count: int, /, *, seed: int, split: Split = "train") -> list[Problem]:
@@ -40,14 +42,14 @@ def problems(count: int, /, *, seed: int, split: Split = "train") -> list[Proble
         order = rng.sample(every, len(every))
         hit = next(i for i, chain in enumerate(order) if chain.value == target)
         if target >= 1 and hit < ATTEMPTS:
-            search = ";".join(map(str, order[: hit + 1]))
+            search = BETWEEN.join(attempt(chain, target) for chain in order[: hit + 1])
             found.append(Problem(numbers=(a, b, c), target=target, solution=search))
     return found
 
 
 SEARCH = Task(
     name="search",
-    characters="0123456789+-*/()=:;",
+    characters="0123456789+-*=:" + BETWEEN + SAME + OTHER,
     prompt_tokens=PROMPT_TOKENS,
     response_tokens=ATTEMPTS * (WIDTH + 1),
     checkpoint=CHECKPOINTS / "mini-long.safetensors",

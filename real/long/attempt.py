@@ -1,7 +1,8 @@
-"""One attempt of a search: three numbers joined from left to right, with both values written out.
+"""One attempt of a search, written out: a chain of three numbers, and its value held against the target.
 
-``7-1=06*4=24`` is (7 - 1) * 4 = 24. Values are whole and 0..99, always two digits, so an attempt is eleven
-characters wide.
+``7-1=06*4=243x2x`` is (7 - 1) * 4 = 24 beside a target of 32: after the value comes each digit of the target
+with its verdict, ``!`` where the value has the same digit and ``x`` where it has not. Values are whole and
+0..99, always two digits, so every attempt is fifteen characters wide.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from itertools import permutations, product
 
 SIGNS = "+-*"
 LARGEST = 99
-WIDTH = 11
+SAME, OTHER = "!x"
+WIDTH = 15
 
-_WRITTEN = re.compile(r"([1-9])([-+*])([1-9])=(\d\d)([-+*])([1-9])=(\d\d)", re.ASCII)
+_CHAIN = re.compile(r"([1-9])([-+*])([1-9])=(\d\d)([-+*])([1-9])=(\d\d)", re.ASCII)
+_CHAIN_WIDTH = 11
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Numbers and signs, and what is claimed of them; `exact` says whether the claims are true."""
+    """Numbers and signs, from left to right, and what is claimed of them."""
 
     numbers: tuple[int, int, int]
     signs: tuple[str, str]
@@ -39,9 +42,15 @@ class Chain:
         return f"{a}{first}{b}={self.middle:02d}{second}{c}={self.value:02d}"
 
 
+def attempt(chain: Chain, target: int, /) -> str:
+    """Write a chain and hold its value against a target of 0..99."""
+    digits = zip(f"{target:02d}", f"{chain.value:02d}", strict=True)
+    return str(chain) + "".join(wanted + (SAME if wanted == got else OTHER) for wanted, got in digits)
+
+
 def read(text: str, /) -> Chain | None:
-    """Read a written attempt; None where it is not one, to the letter."""
-    found = _WRITTEN.fullmatch(text)
+    """Read the chain an attempt begins with; None where it is not one, to the letter."""
+    found = _CHAIN.fullmatch(text[:_CHAIN_WIDTH])
     if found is None:
         return None
     a, first, b, middle, second, c, value = found.groups()
@@ -69,11 +78,17 @@ def chains(multiset: tuple[int, int, int], /) -> tuple[Chain, ...]:
 def solves(text: str, /, numbers: Sequence[int], target: int) -> bool:
     """Whether the last attempt of a search is exact, uses these numbers once each, and hits the target.
 
-    Attempts stand between semicolons; what the earlier ones say does not matter. Never raises.
+    Attempts stand between semicolons; what the earlier ones say does not matter. The last has to be written
+    out to the end, with the target's digits and both verdicts. Never raises.
     """
-    last = read(text.rpartition(";")[2])
+    last = text.rpartition(";")[2]
+    chain = read(last)
     return (
-        last is not None and last.exact and last.value == target and sorted(last.numbers) == sorted(numbers)
+        chain is not None
+        and chain.exact
+        and chain.value == target
+        and sorted(chain.numbers) == sorted(numbers)
+        and last == attempt(chain, target)
     )
 
 
