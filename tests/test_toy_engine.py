@@ -53,7 +53,7 @@ def test_what_the_engine_samples_from_is_a_distribution(numerics):
     assert not np.allclose(mu, np.exp(np.asarray(logp)))
 
 
-@pytest.mark.parametrize("kind", ["fp8", "bf16", "int4", "weight-noise"])
+@pytest.mark.parametrize("kind", ["fp8", "bf16", "int4"])
 def test_formats_of_a_real_engine_are_refused_by_name(kind):
     with pytest.raises(ValueError, match=f"got '{kind}'; formats of a real engine run in real/"):
         engine_settings(Numerics(kind=kind), jnp.float32)

@@ -10,20 +10,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from theory.arrays import Array, namespace
 from theory.fisher import gradient, score_mean
 
 
-def nucleus(p: np.ndarray, top_p: float, /) -> np.ndarray:
-    """Boolean mask of the smallest set of likeliest actions whose mass reaches `top_p`; shape (K,)."""
-    if not 0 < top_p <= 1:
+def nucleus(p: Array, top_p: float, /) -> Array:
+    """Boolean mask of the smallest set of likeliest actions whose mass reaches `top_p`; shape (..., K)."""
+    if isinstance(top_p, (int, float)) and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1], got {top_p}; 1 keeps everything")
-    order = np.argsort(-p, kind="stable")
-    before = np.cumsum(p[order]) - p[order]
-    keep = np.zeros(p.shape, dtype=bool)
+    xp = namespace(p)
+    order = xp.argsort(p, axis=-1, descending=True, stable=True)
+    ordered = xp.take_along_axis(p, order, axis=-1)
+    before = xp.cumulative_sum(ordered, axis=-1) - ordered
     # the mass before an action decides, so the one that reaches top_p stays; an ulp of rounding must not add
     # one
-    keep[order] = before < top_p * (1 - 4 * np.finfo(p.dtype).eps)
-    return keep
+    kept = before < top_p * (1 - 4 * xp.finfo(p.dtype).eps)
+    return xp.take_along_axis(kept, xp.argsort(order, axis=-1), axis=-1) | (top_p >= 1)
 
 
 class TopP(NamedTuple):

@@ -1,4 +1,8 @@
-"""What the toy's sampler does differently from its trainer at equal weights: logit noise or rounding.
+"""What the toy's sampler does differently from its trainer at equal weights: noise, or rounding.
+
+Logit noise is added state by state. Weight noise multiplies every parameter the sampler holds (the initial
+logits, which stand for what was learnt before, and the trained weights) by ``1 + scale n``, n standard
+normal: the trained part of it is shared by all states, as the noise of a quantised matrix is.
 
 One draw serves every law of noise, so the law is a traced number and not a structure: four standard normals
 give a Gaussian, a Laplace (difference of two exponentials, each half a sum of two squares) and a Student-t
@@ -17,8 +21,9 @@ from jax.typing import DTypeLike
 
 from theory.arrays import log_softmax
 from theory.experiment import Numerics
+from toy.task import Task
 
-KINDS = ("exact", "gaussian", "laplace", "student-t", "mantissa")
+KINDS = ("exact", "gaussian", "laplace", "student-t", "mantissa", "weight-noise")
 """Numerics the toy can run, in the order of their traced index; formats of a real engine run in real/."""
 
 
@@ -27,7 +32,7 @@ class EngineSettings(NamedTuple):
 
     kind: Any
     scale: Any
-    """Standard deviation of the logit noise, nats; 0 where there is none"""
+    """Standard deviation of the logit noise, nats, or of the relative weight noise; 0 where there is none"""
     bits: Any
     fresh: Any
 
@@ -45,7 +50,7 @@ def engine_settings(numerics: Numerics, dtype: Any) -> EngineSettings:
             f"the toy's engine is one of {', '.join(KINDS)}, got {numerics.kind!r}; "
             "formats of a real engine run in real/"
         )
-    noisy = numerics.kind in ("gaussian", "laplace", "student-t")
+    noisy = numerics.kind in ("gaussian", "laplace", "student-t", "weight-noise")
     return EngineSettings(
         kind=np.int32(KINDS.index(numerics.kind)),
         scale=np.asarray(numerics.scale if noisy else 0.0, dtype),
@@ -64,6 +69,25 @@ def noise(settings: EngineSettings, key: jax.Array, shape: tuple[int, ...], dtyp
         kind == KINDS.index("laplace"), laplace, jnp.where(kind == KINDS.index("student-t"), student, a)
     )
     return settings.scale * drawn
+
+
+def weight_noise(settings: EngineSettings, key: jax.Array, task: Task, sampler_DV: jax.Array) -> jax.Array:
+    """Logits of the sampler's noised parameters less those of the parameters it was sent, (C, T, U, V)."""
+    of_logits, of_weights = jax.random.split(key)
+    logits_CTUV = jnp.asarray(task.logits_CTUV)
+    initial = logits_CTUV * jax.random.normal(of_logits, logits_CTUV.shape, logits_CTUV.dtype)
+    trained_DV = sampler_DV * jax.random.normal(of_weights, sampler_DV.shape, sampler_DV.dtype)
+    return settings.scale * (initial + task.features_CTUD @ (trained_DV @ task.projector_VV))
+
+
+def noise_table(settings: EngineSettings, key: jax.Array, task: Task, sampler_DV: jax.Array) -> jax.Array:
+    """Draw what the noise of either kind adds to the sampler's logits, (C, T, U, V), nats."""
+    logits_CTUV = task.logits_CTUV
+    return jax.lax.cond(
+        settings.kind == KINDS.index("weight-noise"),
+        lambda: weight_noise(settings, key, task, sampler_DV),
+        lambda: noise(settings, key, logits_CTUV.shape, logits_CTUV.dtype),
+    )
 
 
 def round_mantissa(x: jax.Array, bits: jax.Array) -> jax.Array:

@@ -19,8 +19,16 @@ from jax.typing import ArrayLike
 from theory.advantage import Baseline, advantages
 from theory.corrections import Logps
 from theory.resync import should_resync
-from toy.engine import EngineSettings, noise, sampled_log_probs
+from toy.engine import KINDS, EngineSettings, noise, sampled_log_probs, weight_noise
 from toy.families import Family, RuleSettings
+from toy.infrastructure import (
+    InfrastructureSettings,
+    Queue,
+    delivered,
+    empty_queue,
+    retokenised,
+    truncated,
+)
 from toy.keys import engine_key, key_of
 from toy.observe import observe, token_columns
 from toy.policy import draw, flat_index, log_probs, rewards
@@ -48,6 +56,8 @@ class Static:
     families: tuple[Family, ...]
     tokens: bool
     """Report every drawn token"""
+    infrastructure: bool
+    """Whether any of its toggles is on"""
 
 
 class Settings(NamedTuple):
@@ -59,6 +69,7 @@ class Settings(NamedTuple):
     baseline: ArrayLike
     rule: RuleSettings
     engine: EngineSettings
+    infrastructure: InfrastructureSettings
 
 
 class State(NamedTuple):
@@ -69,6 +80,8 @@ class State(NamedTuple):
     """Weights the sampler holds"""
     since: jax.Array
     """Steps since the last sync; 0: the sampler has the trainer's weights"""
+    queue: Queue | None = None
+    """Responses held back, where the infrastructure can"""
 
 
 class Reported(NamedTuple):
@@ -100,36 +113,74 @@ def _train(
         gradient, factor = step(task, weights_DV, mu, pi_s, old, part)
         return weights_DV + settings.lr * factor * gradient, None
 
-    return jax.lax.scan(one, state.weights_DV, Batch(*map(split, batch)))[0]
+    return jax.lax.scan(one, state.weights_DV, jax.tree.map(split, batch))[0]
+
+
+class Frozen(NamedTuple):
+    """What belongs to the engine, the same for every seed and step."""
+
+    logit_noise_CTUV: jax.Array
+    key: jax.Array
+
+
+def _noise(
+    task: Task, engine: EngineSettings, frozen: Frozen, key: jax.Array, state: State, k: jax.Array
+) -> jax.Array:
+    """Draw what the engine adds to the sampler's logits at this step.
+
+    Fresh logit noise is drawn each step, fresh weight noise at each sync.
+    """
+
+    def fresh_key(step: jax.Array) -> jax.Array:
+        return jax.random.split(jax.random.fold_in(key, step), 3)[1]
+
+    def of_weights() -> jax.Array:
+        noise_key = jax.lax.cond(
+            engine.fresh, lambda: fresh_key(k.astype(state.since.dtype) - state.since), lambda: frozen.key
+        )
+        return weight_noise(engine, noise_key, task, state.sampler_DV)
+
+    def of_logits() -> jax.Array:
+        table = frozen.logit_noise_CTUV
+        return jax.lax.cond(
+            engine.fresh, lambda: noise(engine, fresh_key(k), table.shape, table.dtype), lambda: table
+        )
+
+    return jax.lax.cond(engine.kind == KINDS.index("weight-noise"), of_weights, of_logits)
 
 
 def _step(
     task: Task,
     settings: Settings,
     static: Static,
-    frozen: jax.Array,
+    frozen: Frozen,
     key: jax.Array,
     state: State,
     k: jax.Array,
 ) -> tuple[State, Reported]:
     """One step: draw, update, measure at the new weights, sync where the rule or the schedule says so."""
-    draw_key, noise_key, measure_key = jax.random.split(jax.random.fold_in(key, k), 3)
+    draw_key, _, measure_key = jax.random.split(jax.random.fold_in(key, k), 3)
     pi_s = log_probs(task, state.sampler_DV)
-    table = jax.lax.cond(
-        settings.engine.fresh,
-        lambda: noise(settings.engine, noise_key, pi_s.shape, pi_s.dtype),
-        lambda: frozen,
-    )
-    mu = sampled_log_probs(pi_s, table, settings.engine)
-    responses = draw(mu, draw_key, samples=static.samples, memory=static.memory)
+    mu = sampled_log_probs(pi_s, _noise(task, settings.engine, frozen, key, state, k), settings.engine)
+    # the distribution drawn from, and the one the engine reports
+    sampled, mu = truncated(settings.infrastructure, mu) if static.infrastructure else (mu, mu)
+    responses = draw(sampled, draw_key, samples=static.samples, memory=static.memory)
     index_CNT = flat_index(responses, mu.shape)
     reward_CN = rewards(task, responses, index_CNT)
     choices = [partial(advantages, baseline=name) for name in BASELINES]
     advantage_CN = jax.lax.switch(settings.baseline, choices, reward_CN)
-    weights_DV = _train(task, settings, static, state, mu, pi_s, Batch(index_CNT, advantage_CN))
+    batch, queue = Batch(index_CNT, advantage_CN), state.queue
+    if queue is not None:
+        chosen, first_CN = settings.infrastructure, responses.tokens_CNT[..., 0]
+        batch = retokenised(chosen, responses, mu, memory=static.memory)._replace(advantage_CN=advantage_CN)
+        filter_key = jax.random.fold_in(measure_key, 1)
+        batch, queue = delivered(chosen, queue, batch, first_CN, reward_CN, filter_key)
+    weights_DV = _train(task, settings, static, state, mu, pi_s, batch)
 
     tables = Logps(mu, pi_s, log_probs(task, weights_DV))
-    measures = observe(task, tables, index_CNT, reward_CN, measure_key, memory=static.memory)
+    measures = observe(
+        task, tables, index_CNT, reward_CN, measure_key, memory=static.memory, sampled_CTUV=sampled
+    )
     since = state.since + 1
     ess = jnp.where(settings.rule.resync_on_sequence, measures["ess_sequence"], measures["ess_token"])
     due = since >= settings.sync_every
@@ -148,6 +199,7 @@ def _step(
         weights_DV,
         jnp.where(sync, weights_DV, state.sampler_DV),
         jnp.where(sync, jnp.zeros_like(since), since),
+        queue,
     )
     return after, Reported(measures, weights_DV, state.sampler_DV, tokens)
 
@@ -158,15 +210,17 @@ def simulate(
 ) -> Reported:
     """All steps of all seeds, which are given by their `toy.keys.words`; the leaves lead with (S, K)."""
     dtype = task.logits_CTUV.dtype
-    # frozen noise belongs to the engine: the same for every seed
-    frozen = noise(settings.engine, engine_key(environment_words), task.logits_CTUV.shape, dtype)
+    frozen_key = engine_key(environment_words)
+    frozen = Frozen(noise(settings.engine, frozen_key, task.logits_CTUV.shape, dtype), frozen_key)
+    C, T, _, _ = task.logits_CTUV.shape
+    queue = empty_queue((C, static.samples, T), dtype) if static.infrastructure else None
     start = jnp.zeros(task.weights_shape, dtype)
 
     run_key = key_of(run_words)
 
     def one(seed: jax.Array) -> Reported:
         body = partial(_step, task, settings, static, frozen, jax.random.fold_in(run_key, seed))
-        state = State(start, start, jnp.zeros((), jnp.int32))
+        state = State(start, start, jnp.zeros((), jnp.int32), queue)
         return jax.lax.scan(body, state, jnp.arange(static.steps))[1]
 
     return jax.vmap(one)(jnp.arange(static.seeds))

@@ -19,7 +19,7 @@ from theory.corrections import ResyncLevel
 from theory.floor import in_floors
 from theory.jackknife import jackknife
 from toy import observe
-from toy.engine import EngineSettings, engine_settings, noise, sampled_log_probs
+from toy.engine import EngineSettings, engine_settings, noise_table, sampled_log_probs
 from toy.ensemble import Ensemble
 from toy.environment import build, memory_of
 from toy.keys import engine_key, key_of, words
@@ -213,12 +213,11 @@ def _exact_ess(
     memory: Memory,
     level: ResyncLevel,
 ) -> jax.Array:
-    shape, dtype = task.logits_CTUV.shape, task.logits_CTUV.dtype
-    frozen = noise(engine, engine_key(environment_words), shape, dtype)
+    key = engine_key(environment_words)
 
     def one(theta_DV: jax.Array, sampler_DV: jax.Array) -> jax.Array:
         pi_s = log_probs(task, sampler_DV)
-        mu = sampled_log_probs(pi_s, frozen, engine)
+        mu = sampled_log_probs(pi_s, noise_table(engine, key, task, sampler_DV), engine)
         log_w = log_probs(task, theta_DV) - pi_s
         if level == "token":
             return observe.exact_ess(occupancy(mu, memory=memory), mu, log_w)

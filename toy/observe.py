@@ -77,20 +77,24 @@ def observe(
     key: jax.Array,
     *,
     memory: Memory,
+    sampled_CTUV: jax.Array,
 ) -> dict[str, jax.Array]:
-    """All measures of a step but those of the weights; `tables.pi` is the trainer after the update."""
+    """All measures of a step but those of the weights; `tables.pi` is the trainer after the update.
+
+    `sampled_CTUV` is what was really drawn from: `tables.mu` unless the engine reports something else.
+    """
     token = Logps(*(at_tokens(table, index_CNT) for table in tables[:3]))
     discrepancy, lag = split(token.mu, token.pi_s, token.pi)
     log_w = -lag
     flat = log_w.reshape(-1)
     k = cumulants(flat)
-    sampler = occupancy(tables.mu, memory=memory)
+    sampler = occupancy(sampled_CTUV, memory=memory)
     initial = log_softmax(task.logits_CTUV)
     return {
         "reward": jnp.mean(reward_CN),
         "ess_token": ess_fraction(flat),
         "ess_sequence": response_ess(log_w.reshape(-1, log_w.shape[-1])),
-        "ess_exact": exact_ess(sampler, tables.mu, tables.pi - tables.pi_s),
+        "ess_exact": exact_ess(sampler, sampled_CTUV, tables.pi - tables.pi_s),
         "ess_total": ess_fraction((token.pi - token.mu).reshape(-1)),
         "k1": k.k1,
         "k2": k.k2,
@@ -100,7 +104,7 @@ def observe(
         "mean_w": jnp.mean(jnp.exp(flat)),
         "discrepancy_rms": jnp.sqrt(jnp.mean(discrepancy**2)),
         "lag_rms": jnp.sqrt(jnp.mean(lag**2)),
-        "kl_sampler": kl_per_token(sampler, tables.mu, tables.pi),
+        "kl_sampler": kl_per_token(sampler, sampled_CTUV, tables.pi),
         "off_support": off_support(initial, tables.pi, memory=memory),
         "accuracy": accuracy(task, tables.pi, key, memory=memory),
     }

@@ -20,6 +20,31 @@ STALE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Infrastructure:
+    """What goes wrong between sampler and trainer beside numerics and lag; nothing by default."""
+
+    top_p: float = 1.0
+    """The sampler draws from its smallest set of likeliest tokens with this mass"""
+    processed: bool = False
+    """It reports log-probs after that truncation, and not those before it"""
+    retokenise: tuple[int, int, int] | None = None
+    """Ids (a, b, ab): a response that starts with a, b is trained on as if it started with ab"""
+    keep_wrong: float = 1.0
+    """Probability that a wrong response is trained on; right ones always are"""
+    defer_from: int | None = None
+    """Responses whose first token has this id or a higher one are long and arrive one step late"""
+
+    def __post_init__(self) -> None:
+        """Refuse shares that are none."""
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}; 1 draws from everything")
+        if not 0 <= self.keep_wrong <= 1:
+            raise ValueError(f"keep_wrong is a probability, got {self.keep_wrong}; 1 filters nothing")
+        if self.retokenise is not None and len(set(self.retokenise)) < 3:
+            raise ValueError(f"retokenise needs three ids (a, b, ab) that differ, got {self.retokenise}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
     """Autoregressive environment: a softmax policy over (prompt, position, memory) with shared parameters.
 
@@ -44,9 +69,10 @@ class Sequence:
     """Share of the initial policy's responses that score below a success"""
     seed: int = 0
     """Of the environment: fixes logits, features, scores and the engine's frozen noise"""
+    infrastructure: Infrastructure = Infrastructure()
 
     def __post_init__(self) -> None:
-        """Refuse sizes no policy has."""
+        """Refuse sizes no policy has, and token ids outside the vocabulary."""
         if self.memory not in get_args(Memory):
             raise ValueError(f"unknown memory {self.memory!r}; known: {', '.join(get_args(Memory))}")
         _check_sizes(
@@ -59,6 +85,13 @@ class Sequence:
         if self.rank > self.vocabulary:
             raise ValueError(f"rank is at most the vocabulary ({self.vocabulary}), got {self.rank}; lower it")
         _check_quantile(self.quantile)
+        chosen = self.infrastructure
+        ids = (*(chosen.retokenise or ()), *(() if chosen.defer_from is None else (chosen.defer_from,)))
+        wrong = [i for i in ids if not 0 <= i < self.vocabulary]
+        if wrong:
+            raise ValueError(
+                f"token ids run from 0 to {self.vocabulary - 1}, got {wrong[0]}; name tokens that exist"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

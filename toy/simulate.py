@@ -20,8 +20,10 @@ from toy.engine import engine_settings
 from toy.ensemble import Ensemble
 from toy.environment import build, memory_of
 from toy.families import branches_for, family_of, rule_settings
+from toy.infrastructure import infrastructure_settings
 from toy.keys import words
 from toy.loop import BASELINES, Reported, Settings, Static, simulate
+from toy.settings import Infrastructure
 from toy.task import Task
 
 
@@ -149,6 +151,7 @@ def _prepare(
     task = build(environment)
     _check(experiment, seeds)
     rule = experiment.correction
+    infrastructure = getattr(environment, "infrastructure", Infrastructure())
     families = branches_for(rule)
     static = Static(
         memory=memory_of(environment),
@@ -158,6 +161,7 @@ def _prepare(
         seeds=seeds,
         families=families,
         tokens=tokens,
+        infrastructure=infrastructure != Infrastructure(),
     )
     settings = Settings(
         lr=np.asarray(experiment.lr, dtype),
@@ -166,6 +170,7 @@ def _prepare(
         baseline=np.int32(BASELINES.index(experiment.baseline)),
         rule=rule_settings(rule, dtype),
         engine=engine_settings(experiment.numerics, dtype),
+        infrastructure=infrastructure_settings(infrastructure, dtype),
     )
     return (task.cast(dtype), settings, words(environment.seed), words(experiment.seed)), static
 
@@ -183,4 +188,10 @@ def _check(experiment: Experiment, seeds: int) -> None:
         raise ValueError(
             f"minibatches split the samples of each prompt evenly, got {experiment.samples} samples in "
             f"{experiment.minibatches}; choose a divisor"
+        )
+    chosen = getattr(environment, "infrastructure", Infrastructure())
+    if experiment.minibatches > 1 and chosen != Infrastructure():
+        raise ValueError(
+            f"infrastructure toggles need one update a batch, got minibatches={experiment.minibatches}: a "
+            "late response would meet another minibatch than its group; set minibatches=1"
         )

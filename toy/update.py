@@ -27,6 +27,11 @@ class Batch(NamedTuple):
 
     index_CNT: jax.Array
     advantage_CN: jax.Array
+    """Or rewards, where the baseline depends on the weights"""
+    weight_CNT: jax.Array | None = None
+    """How much a token counts, 0 where there is none; None: all count 1"""
+    logmu_CNT: jax.Array | None = None
+    """Log-probs the engine reported, where they are not those of the table"""
 
 
 class Constants(NamedTuple):
@@ -37,28 +42,42 @@ class Constants(NamedTuple):
     lr_factor: jax.Array
 
 
-def _own_ess(rule: Correction, token: Logps) -> jax.Array:
+def _own_ess(rule: Correction, token: Logps, mask_CNT: jax.Array | None) -> jax.Array:
     """ESS share of the correction's own, unclipped ratio at its own level."""
     log_w_CNT = log_ratio(rule.ratio, token)
     if rule.level == "token":
-        return ess_fraction(log_w_CNT.reshape(-1))
-    whole_CN = response_log_ratio(log_w_CNT, geometric=rule.level == "geometric")
-    return ess_fraction(whole_CN.reshape(-1))
+        return ess_fraction(log_w_CNT.reshape(-1), mask=None if mask_CNT is None else mask_CNT.reshape(-1))
+    whole_CN = response_log_ratio(log_w_CNT, mask=mask_CNT, geometric=rule.level == "geometric")
+    there = None if mask_CNT is None else jnp.any(mask_CNT, -1).reshape(-1)
+    return ess_fraction(whole_CN.reshape(-1), mask=there)
 
 
 def _map(tables: Logps, f) -> Logps:
     return Logps(*(None if x is None else f(x) for x in tables))
 
 
+def _tokens(tables: Logps, batch: Batch) -> Logps:
+    """Log-probs of the drawn tokens, (C, N, T) each."""
+    token = _map(tables, lambda table: at_tokens(table, batch.index_CNT))
+    return token if batch.logmu_CNT is None else token._replace(mu=batch.logmu_CNT)
+
+
+def _mask(batch: Batch) -> jax.Array | None:
+    return None if batch.weight_CNT is None else batch.weight_CNT > 0
+
+
 def _constants(family: Family, settings: RuleSettings, tables: Logps, batch: Batch) -> Constants:
     """Constants of one branch."""
     rule = rule_of(family, settings)
-    token = _map(tables, lambda table: at_tokens(table, batch.index_CNT))
+    token, mask = _tokens(tables, batch), _mask(batch)
     advantage_CNT = jnp.broadcast_to(batch.advantage_CN[..., None], batch.index_CNT.shape)
-    factor = lr_factor(rule, _own_ess(rule, token)) if family.scaled else jnp.ones((), token.pi.dtype)
+    factor = lr_factor(rule, _own_ess(rule, token, mask)) if family.scaled else jnp.ones((), token.pi.dtype)
     if not rule.centered:
-        score = coefficients(rule, token, advantage_CNT).token
+        score = coefficients(rule, token, advantage_CNT, mask=mask).token
+        score = score if batch.weight_CNT is None else score * batch.weight_CNT
         return Constants(score, jnp.zeros_like(tables.pi), factor)
+    if batch.weight_CNT is not None:  # a clip by the advantage's sign does not ask how large it is
+        advantage_CNT = advantage_CNT * batch.weight_CNT
     signs = (advantage_CNT,)
     if family.clip == "ppo":  # the only clip that depends on the sign of the advantage
         signs = (jnp.maximum(advantage_CNT, 0), jnp.minimum(advantage_CNT, 0))
