@@ -50,11 +50,11 @@ def column(values: np.ndarray) -> np.ndarray:
     return np.asarray(values)[:, None]
 
 
-def lag(w: World) -> Log:
+def lag(w: World, rate: float = 0.04) -> Log:
     synced = w.synced(12)
     version = synced["step"] // 4 * 4
     trainer = w.mu - w.normal(0.03)
-    now = trainer - w.normal(column(0.04 * (synced["step"] - version)))
+    now = trainer - w.normal(column(rate * (synced["step"] - version)))
     return Log(ids=w.ids, mu=w.mu, pi_s=trainer, pi=now, **(synced | {"version": version}))
 
 
@@ -173,6 +173,33 @@ def by_step(w: World, steps: int, sd: Callable[[np.ndarray], Any]) -> Log:
     return w.log(w.normal(column(sd(synced["step"]))), **synced)
 
 
+def holes(w: World, column: str, rows: int, begin: float) -> Log:
+    """Nulls from a place on in every so many rows, in one column."""
+    log = w.log(w.normal(0.03))
+    values = np.array(getattr(log, column))
+    values[::rows, int(begin * w.length) :] = np.nan
+    setattr(log, column, values)
+    return log
+
+
+def one_sync_missed(w: World) -> Log:
+    """Eight steps with one sync on record, which did not arrive."""
+    synced = w.synced(8)
+    now = w.mu - w.normal(column(0.08 * (synced["step"] - 1)))
+    return w.log(w.normal(0.02), pi=now, **(synced | {"version": 1 + (synced["step"] - 1) // 4 * 4}))
+
+
+def asynchronous(w: World, *, pinned: bool) -> Log:
+    """Rows of one step claim weights of several ages; the policy moves faster and faster."""
+    synced = w.synced(12)
+    step = synced["step"].astype(float)
+    k = w.rng.integers(0, 5, w.rows)
+    size = 0.05 * step if pinned else 0.01 * step * k
+    trainer = w.mu - w.normal(0.02)
+    now = trainer - w.normal(column(size))
+    return Log(ids=w.ids, mu=w.mu, pi_s=trainer, pi=now, **(synced | {"version": synced["step"] - k}))
+
+
 def fixed_per_token(w: World) -> Log:
     beta = 0.03 * w.rng.normal(size=1500)[w.ids]
     return w.log(beta, pi=w.mu - beta - w.normal(0.01), **w.synced(4))
@@ -187,6 +214,7 @@ PLAIN: Mapping[str, tuple[str, Callable[[World], Log]]] = MappingProxyType(
         "fp8": (HEALTHY, lambda w: w.log(w.normal(0.13))),
         "laplace": (HEALTHY, lambda w: w.log(w.rng.laplace(0, 0.03, w.mu.shape) * (1 - np.exp(w.mu)))),
         "lag": (HEALTHY, lag),
+        "lag of a policy that speeds up": (HEALTHY, lambda w: asynchronous(w, pinned=False)),
         "lag in the total": (HEALTHY, lambda w: without(lag(w), "pi_s")),
         "lag, no versions": (HEALTHY, lambda w: without(lag(w), "version", "trainer_version")),
         "total, no versions": (HEALTHY, lambda w: without(lag(w), "pi_s", "version", "trainer_version")),
@@ -207,6 +235,9 @@ PLAIN: Mapping[str, tuple[str, Callable[[World], Log]]] = MappingProxyType(
             lambda w: w.log(w.normal(column(np.where(np.arange(w.rows) % 4 == 0, 0.001, 0.03)))),
         ),
         "C23": (NONFINITE, impossible),
+        "nulls in half of the rows": (NONFINITE, lambda w: holes(w, "mu", 2, 0.2)),
+        "whole rows of nulls": (NONFINITE, lambda w: holes(w, "mu", 2, 0.0)),
+        "nulls of the trainer": (NONFINITE, lambda w: holes(w, "pi_s", 2, 0.2)),
         "C24": (NUMERICS, lambda w: w.log(w.normal(np.linspace(0.01, 0.2, w.length)))),
         "C26": (NUMERICS, lambda w: w.log(4.5 + w.normal(3.0))),
         "C26 not centred": (NUMERICS, lambda w: w.log(w.normal(3.0))),
@@ -222,12 +253,15 @@ PLAIN: Mapping[str, tuple[str, Callable[[World], Log]]] = MappingProxyType(
         "C37": (WEIGHTS, pinned),
         "C37 total": (WEIGHTS, lambda w: pinned(w, "pi_s")),
         "C37 total, claims only": (WEIGHTS, lambda w: pinned(w, "pi_s", "trainer_version")),
+        "one sync missed": (WEIGHTS, one_sync_missed),
+        "pinned, rows of several ages": (WEIGHTS, lambda w: asynchronous(w, pinned=True)),
         "C39": (WEIGHTS, stale_cache),
         "C41": (WEIGHTS, spanning),
         "C41 in the lag": (WEIGHTS, spanning_in_the_lag),
         "C42": (WEIGHTS, lambda w: by_step(w, 8, lambda s: np.where(s == 1, 0, 0.05))),
         "C43": (WEIGHTS, lambda w: by_step(w, 6, lambda s: np.where(s <= 2, 0.03, 3.0))),
         "C45": (LAG, lag_of_three),
+        "strong lag in the total": (LAG, lambda w: without(lag(w, 0.35), "pi_s")),
         "C45 one gap": (LAG, lambda w: lag_of_three(w, constant=True)),
         "C48": (
             NUMERICS,

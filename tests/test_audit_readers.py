@@ -535,10 +535,36 @@ def test_a_missing_path_an_empty_folder_and_an_unwritable_answer_are_one_line(tm
     assert "known: " in one_error_line(capsys)
 
 
-def test_an_empty_file_is_nothing_wrong_and_says_so(tmp_path, capsys):
-    (tmp_path / "log.jsonl").touch()
-    assert main([str(tmp_path / "log.jsonl")]) == 0
-    assert "no record" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "content", [b"", b"\n \n", gzip.compress(b""), b"[]", b'{"responses": [], "rollout_log_probs": []}']
+)
+def test_a_log_without_a_record_is_one_line_and_code_2(tmp_path, capsys, content):
+    (tmp_path / "log.jsonl").write_bytes(content)
+    assert main([str(tmp_path / "log.jsonl"), "--json", str(tmp_path / "out.json")]) == 2
+    one_error_line(capsys)
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_an_empty_shard_beside_others_is_no_fault(tmp_path, capsys):
+    (tmp_path / "step_2.jsonl").touch()
+    lines(tmp_path / "step_1.jsonl", CANONICAL)
+    assert main([str(tmp_path)]) == 0
+    capsys.readouterr()
+
+
+def test_the_help_lists_the_formats(capsys):
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    said = "".join(capsys.readouterr().out.split())
+    assert all(name in said for name in READERS)
+
+
+def test_a_frameworks_sample_stays_its_own_with_a_canonical_column_beside(tmp_path):
+    path = lines(tmp_path / "log.jsonl", TRL_ASYNC | {"logp_pi_s": [0.0, 0.0, -1.0, -0.1, -0.2]})
+    told = audit([str(path)])
+    assert told.inputs[0].format == "trl-async"
+    assert told.numbers["counts"]["tokens_compared"] == 3
 
 
 def test_bad_lines_can_be_passed_over(tmp_path, capsys):

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColu
 from validation.audit.document import write_json, write_text
 from validation.audit.errors import BadLog, one_line
 from validation.audit.files import discover, size_of
+from validation.audit.readers import READERS
 from validation.audit.run import Audit, audit
 from validation.audit.source import Options
 from validation.audit.terminal import show
@@ -29,8 +30,12 @@ class Command:
     """write inputs, provenance, numbers, findings and what cannot be known to this file"""
     html: Path | None = None
     """write a self-contained page with figures to this file"""
-    format: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """name of the format, if its content does not tell: see the README"""
+    format: Annotated[
+        str | None,
+        tyro.conf.arg(
+            metavar="NAME", help=f"name of the format, if its content does not tell: {', '.join(READERS)}"
+        ),
+    ] = None
     old_means: Literal["pi_s", "pi", "mu"] | None = None
     """what the recomputed (old, prev) log-probs are: the trainer at the sampler's weights, at others, a copy
     of mu"""

@@ -27,6 +27,7 @@ from validation.audit.detectors import (
     sampled,
     weights,
 )
+from validation.audit.errors import BadLog, one_line
 from validation.audit.evidence import Evidence
 from validation.audit.finding import Finding
 from validation.audit.shapes import Shapes
@@ -61,12 +62,15 @@ def audit(
     Raises
     ------
     validation.audit.errors.BadLog
-        If a file cannot be read; the message is one line.
+        If a file cannot be read or there is nothing in it; the message is one line.
     """
     log = open_log(paths, options=options, progress=progress)
     collected = Collector()
     for block in log.blocks():
         collected.add(block)
+    if not (collected.tokens or log.metrics.rows or log.advice):
+        name = one_line(log.inputs[0].path if log.inputs else paths[0])
+        raise BadLog(f"{name}: the log holds no token and no metric; name the files a trainer wrote")
     return judge(log, collected)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from validation.audit.block import UNKNOWN
 from validation.audit.detectors import pairing
 from validation.audit.evidence import Evidence
 from validation.audit.finding import Figure, Finding
@@ -85,6 +86,8 @@ def _replaced(evidence: Evidence) -> Finding | None:
     one_sided = float((evidence.d[out] > 0).mean())
     if one_sided < 0.9 or between.sum() > 0.8 * count:
         return None
+    if _sets_in(evidence, out):
+        return None
     tokens = out | (live & (evidence.d > max(1.5, 6 * ordinary)))
     ratio = evidence.clustered(np.exp(-evidence.d), live)
     explains = evidence.explains(tokens)
@@ -114,3 +117,15 @@ def _replaced(evidence: Evidence) -> Finding | None:
         first="log both lists of ids and compare them; look at what follows tool turns and at merged tokens",
         tokens=tokens,
     )
+
+
+def _sets_in(evidence: Evidence, out: np.ndarray) -> bool:
+    """Whether hardly any outlier stands in the first third of the steps: then weights are the cause."""
+    step = evidence.step
+    if step.min() == UNKNOWN or len(np.unique(step)) < 3:
+        return False
+    low, high = np.quantile(step, [0.33, 0.67])
+    early, late = evidence.live & (step <= low), evidence.live & (step >= high)
+    if not early.any() or not late.any():
+        return False
+    return float(out[early].mean()) < 0.2 * float(out[late].mean())

@@ -42,6 +42,10 @@ _ESS_NAMES = (
 )
 
 
+ABOVE_ONE = 1.05
+"""An ESS share that is plainly above 1; less is a logger's smoothing"""
+
+
 def misleading(columns: dict[str, np.ndarray]) -> list[Finding]:
     """Run each look; several may fire, a metric each."""
     looks: tuple[Callable[[dict[str, np.ndarray]], Finding | None], ...] = (
@@ -92,7 +96,7 @@ def _clamped(columns: dict[str, np.ndarray]) -> Finding | None:
 def _above_one(columns: dict[str, np.ndarray]) -> Finding | None:
     for ending in _ESS_NAMES:
         ess = _named(columns, ending)
-        if ess is not None and float(ess[1].max()) > 1.001:
+        if ess is not None and float(ess[1].max()) > ABOVE_ONE:
             return Finding(
                 kind="misleading-metrics",
                 fault=(

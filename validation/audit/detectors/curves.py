@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from validation.audit.detectors import curve_laws
 from validation.audit.detectors.curve_metrics import Metric, distances, misleading
 from validation.audit.finding import Figure, Finding
 from validation.audit.profiles import Series, course
@@ -23,12 +24,17 @@ def detect(curves: Curves, /) -> list[Finding]:
     columns = curves.columns() if curves.rows else {}
     if not columns:
         return []
-    found = [*_broken(curves), *misleading(columns)]
+    laws = curve_laws.detect(columns)
+    found = [*_broken(curves), *laws, *([] if laws else misleading(columns))]
     metrics = distances(columns)
     told = [f for f in (_tell(m, columns) for m in metrics) if f is not None]
-    if told and not any("did not measure" in f.fault for f in found):
+    other = [f for m in metrics if (f := _other_tokens(m)) is not None]
+    unmeasured = any("did not measure" in f.fault for f in found)
+    # a wrong law or wrong tokens are in every distance
+    if told and not unmeasured and all(f.kind in ("non-finite", "misleading-metrics") for f in found):
         # several distances tell one story: the surest of them speaks
         found.append(max(told, key=lambda f: f.confidence * f.explains))
+        found += other[:1]
     return found
 
 
@@ -209,6 +215,30 @@ def _level(metric: Metric, level: float, figures: list[Figure]) -> Finding:
         figures=tuple(figures),
         rules_out=("growing lag: the level is there from the start",),
         first="score one batch with the trainer's own forward pass in the engine's precision",
+    )
+
+
+OTHER_TOKENS = {"kl": 10.0, "nats": 1.5}
+"""Median from which other tokens are an explanation: a shift by one gives 2.5 nats, and a far larger k3"""
+
+
+def _other_tokens(metric: Metric) -> Finding | None:
+    """Find a distance so large from the start that the two sides may not be of the same tokens."""
+    value = float(np.median(metric.value))
+    if not value > OTHER_TOKENS.get(metric.measures, math.inf):
+        return None
+    return Finding(
+        kind="alignment-tokens-masks",
+        fault=(
+            f"{metric.name} is {value:.3g}: nats apart at most steps, as log-probs of other tokens are"
+            " (re-tokenised ids, a shift, lists of other lengths)"
+        ),
+        # a huge k3 comes from a few tokens the trainer finds absurd; a broken engine is off everywhere
+        confidence=0.65 if metric.measures == "kl" else 0.45,
+        explains=0.85,
+        figures=(Figure(what=f"{metric.name}, median", value=value),),
+        rules_out=("lag: it starts from nothing",),
+        first="compare the engine's token ids with the trainer's, and the lengths of both lists",
     )
 
 

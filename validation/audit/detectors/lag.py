@@ -39,7 +39,7 @@ def detect(
         if any(f.side == "trainer" for f in found):
             return []
         return _measured(evidence, forecast)
-    if found:
+    if any(f.kind != "misleading-metrics" for f in found):
         return []
     return _by_gap(evidence) or _by_growth(evidence, shapes)
 

@@ -13,6 +13,9 @@ from validation.audit.evidence import Evidence, clustered_mean
 from validation.audit.finding import Figure, Finding
 from validation.audit.profiles import along, changes
 
+FEWEST = 16
+"""Tokens of a step and gap whose size is compared with another's"""
+
 
 def detect(evidence: Evidence, /) -> list[Finding]:
     """Look for a sampler that stays where it was, by the lag's course or its direction; then within rows."""
@@ -41,18 +44,21 @@ def _pinned(evidence: Evidence) -> Finding | None:
     index = index.ravel()
     count = np.bincount(index)
     mean = np.bincount(index, weights=size) / count
-    large = count >= 16
+    large = count >= FEWEST
     if large.sum() < 5:
         return None
     level = np.sqrt(mean[large])
     since, behind = (cell[0] - cell[0].min())[large].astype(float), cell[1][large].astype(float)
     by_step, by_gap = correlation(since, level), correlation(behind, level)
-    fresh, old = since <= np.quantile(since, 0.34), since >= np.quantile(since, 0.66)
-    zero = behind == behind.min()
-    if not (zero & old).any() or not (zero & fresh).any():
+    # cells of the smallest gap: there the lag is what a sync has left
+    zero = np.flatnonzero(behind == behind.min())
+    zero = zero[np.argsort(since[zero], kind="stable")]
+    third = max(len(zero) // 3, 1)
+    if len(zero) < 2:
         return None
-    early, late = float(level[zero & fresh].mean()), float(level[zero & old].mean())
-    if by_step < 0.8 or by_step < by_gap + 0.3 or late < 3 * max(early, 1e-6) or late < 0.02:
+    early, late = float(level[zero[:third]].mean()), float(level[zero[-third:]].mean())
+    kept = _kept_at_syncs(step, gap, size)
+    if by_step < 0.8 or by_step < by_gap + 0.3 or late < 3 * max(early, 1e-6) or late < 0.02 or kept < 0.8:
         return None
     return Finding(
         kind="weights-caches-versions",
@@ -65,7 +71,8 @@ def _pinned(evidence: Evidence) -> Finding | None:
         figures=(
             Figure(what="correlation of the lag's size with the step", value=by_step),
             Figure(what="correlation with the version gap", value=by_gap),
-            Figure(what="rms lag at the smallest gap, first third of the steps, nats", value=early),
+            Figure(what="rms lag after a recorded sync over before it, median", value=kept),
+            Figure(what="rms lag at the smallest gap, first third of such steps, nats", value=early),
             Figure(what="rms lag at the smallest gap, last third, nats", value=late),
         ),
         rules_out=("staleness as recorded: tokens of the smallest version gap lag as well",),
@@ -74,6 +81,28 @@ def _pinned(evidence: Evidence) -> Finding | None:
             " included)"
         ),
     )
+
+
+def _kept_at_syncs(step: np.ndarray, gap: np.ndarray, square: np.ndarray) -> float:
+    """Size of the lag where little has passed since a recorded sync over that where much has, median.
+
+    Compared are neighbouring steps with a sync between them, else rows of one step; a sync that arrives takes
+    most of the lag away, however fast the policy moves. 0 where the log holds neither.
+    """
+    _, index = np.unique(step, return_inverse=True)
+    count = np.bincount(index)
+    level = np.sqrt(np.bincount(index, weights=square) / count)
+    behind = np.bincount(index, weights=gap) / count
+    synced = np.flatnonzero(np.diff(behind) < -0.5)
+    if len(synced):
+        return float(np.median(level[synced + 1] / np.maximum(level[synced], 1e-9)))
+    ratios = []
+    for k in range(len(count)):
+        here, size = gap[index == k], square[index == k]
+        low, high = here == here.min(), here == here.max()
+        if here.max() >= 2 * max(here.min(), 1) and low.sum() >= FEWEST and high.sum() >= FEWEST:
+            ratios.append(float(np.sqrt(size[low].mean() / max(float(size[high].mean()), 1e-18))))
+    return float(np.median(ratios)) if ratios else 0.0
 
 
 def _pinned_claims(evidence: Evidence) -> Finding | None:

@@ -30,7 +30,9 @@ def detect(evidence: Evidence, found: list[Finding], /) -> list[Finding]:
     d = evidence.d
     few = float(np.sqrt(np.mean(d * d))) > 6 * float(np.abs(d).mean())
     named = [f for f in found if not f.scattered and f.explains > 0.1]
-    confidence = 0.4 if named or few else 0.9
+    # so does lag, where versions tell it from numerics: it is the cause, and the metric hides it
+    lagging = evidence.reference == "logpi" and not evidence.pure.all()
+    confidence = 0.4 if named or few or lagging else 0.9
     return [
         Finding(
             kind="misleading-metrics",

@@ -14,7 +14,7 @@ from validation.audit.finding import Figure, Finding
 from validation.audit.sums import MISMATCH_NAMES
 
 PART_MEASURED = 0.3
-"""Share of holes beyond which a column was measured on some tokens only, and the holes are no fault"""
+"""Share of holes beyond which the trainer may have been scored on some tokens only: less sure of a fault"""
 IMPOSSIBLE = 8.0
 """Nats: a ratio of 3000 on a single token; BF16 and FP8 errors stay below 2 (public maxima: 1.4 to 1.5)"""
 ISOLATED = 0.4
@@ -33,8 +33,14 @@ def _broken(evidence: Evidence) -> list[Finding]:
         counts = {k: n for (c, k), n in exact.broken.items() if c == column and k != "unmeasured" and n > 0}
         holes = counts.get("missing or NaN", 0)
         measured = exact.measured[column]
-        if holes > PART_MEASURED * (measured + holes) or measured == 0:
-            counts.pop("missing or NaN", None)
+        if measured == 0 and not evidence.null_is_broken:
+            counts.pop("missing or NaN", None)  # a column without a single number was not measured
+        by_choice = (
+            column != "logmu"
+            and not evidence.null_is_broken
+            and holes > PART_MEASURED * (measured + holes)
+            and holes == sum(counts.values())
+        )
         if column == "advantage":
             counts = {k: n for k, n in counts.items() if k == "infinite"}
         if not counts:
@@ -50,9 +56,9 @@ def _broken(evidence: Evidence) -> list[Finding]:
                 kind="non-finite",
                 fault=(
                     f"{rows} rows have log-probs of the {who} that are no numbers ({words}): a fault of the"
-                    f" {side}"
+                    f" {side}" + (", unless it scored some tokens only by choice" if by_choice else "")
                 ),
-                confidence=0.97,
+                confidence=0.6 if by_choice else 0.97,
                 explains=1.0,
                 figures=(
                     Figure(what="tokens that are no numbers", value=total, where=_places(places)),

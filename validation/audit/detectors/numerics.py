@@ -31,7 +31,8 @@ def detect(evidence: Evidence, shapes: Shapes, /) -> list[Finding]:
     for look in (_position, _drift, _unequal):
         finding = look(evidence, shapes)
         if finding is not None:
-            return [*found, finding]
+            found.append(finding)
+            return [*found, _or_pinned(finding, shapes)] if look is _drift and _steep(shapes) else found
     return [*found, *precision.detect(evidence, shapes)]
 
 
@@ -131,10 +132,14 @@ def _position(evidence: Evidence, shapes: Shapes) -> Finding | None:
 def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
     """Numerics that change while the weights stay equal."""
     course = shapes.course
-    if course.shape != "drift" or shapes.by_rows or evidence.lag_free == "no":
+    if course.shape != "drift" or shapes.by_rows:
         return None
-    assumed = evidence.lag_free == "assumed" and not evidence.in_lockstep
-    if course.ratio < (1.5 if assumed else 1.35) or (assumed and not _still_growing(shapes.series.value)):
+    total = evidence.lag_free == "no"
+    if total and (evidence.gap >= 0).any():
+        return None  # the versions tell how far behind the engine is: lag may grow with it
+    assumed = total or (evidence.lag_free == "assumed" and not evidence.in_lockstep)
+    least = STEEP_TOTAL if total else 1.5 if assumed else 1.35
+    if course.ratio < least or (assumed and not _still_growing(shapes.series.value)):
         return None
     use, step = shapes.use, evidence.step
     series = shapes.series
@@ -151,7 +156,7 @@ def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
             f"the mismatch at equal weights grows over the run, rms d {first:.3g} -> {last:.3g} nats:"
             " numerics drift with the policy (entropy, weight range, stale scales), not lag by version"
         ),
-        confidence=0.55 if assumed else 0.8,
+        confidence=0.45 if total else 0.55 if assumed else 0.8,
         explains=explains,
         figures=(
             Figure(what="rms d, first quarter of the steps, nats", value=first),
@@ -161,13 +166,44 @@ def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
         ),
         rules_out=(
             "constant numerics: do not extrapolate the floor of the first step",
-            "lag, if the run syncs before each step" if assumed else "lag: version gap is 0 throughout",
-            "a sampler that stopped receiving weights is the other explanation: compare checksums",
+            "lag of a fixed period of syncs: it levels off"
+            if total
+            else "lag, if the run syncs before each step"
+            if assumed
+            else "lag: version gap is 0 throughout",
         ),
         first=(
             "compare the engine in higher precision (bf16, or fp16/fp32 head) on the last checkpoint; reset"
             " its caches"
         ),
+    )
+
+
+STEEP_TOTAL = 5.0
+"""Growth of mu against pi, to the end of the run, that the lag of a run that syncs at all does not show"""
+STEEP = 3.0
+"""Growth of the mismatch from which a sampler that no sync reaches is as well an explanation"""
+
+
+def _steep(shapes: Shapes) -> bool:
+    return shapes.course.ratio > STEEP
+
+
+def _or_pinned(drift: Finding, shapes: Shapes) -> Finding:
+    """Give the other explanation of a steep growth, which no figure of this log rules out."""
+    return Finding(
+        kind="weights-caches-versions",
+        fault=(
+            "the other explanation of the same growth: the sampler stopped receiving weights, and the trainer"
+            " moves away from what it holds"
+        ),
+        confidence=0.4,
+        explains=drift.explains,
+        figures=(
+            Figure(what="ratio at equal probability, last steps over first", value=shapes.course.ratio),
+        ),
+        rules_out=(),
+        first="compare a checksum of the engine's weights before and after a sync: equal ones settle it",
     )
 
 

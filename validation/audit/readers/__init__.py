@@ -18,8 +18,9 @@ _ORDER = (
     slime.READER,
     prime_rl.TRACES,
     vllm_openai.READER,
-    canonical.READER,
+    # before the canonical trace: a framework's sample stays its own where a user adds a canonical column
     *memory.READERS,
+    canonical.READER,
     open_instruct.READER,
 )
 READERS: Mapping[str, Reader] = MappingProxyType({r.name: r for r in _ORDER})

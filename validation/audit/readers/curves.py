@@ -21,11 +21,14 @@ MISMATCH: Mapping[str, str] = {
     "mismatch_kl": "kl",
     "mismatch_k3_kl": "kl",
     "mismatch_kl/all/mean": "kl",
+    "mismatch_kl/mean": "kl",
     "sampling/sampling_logp_difference/mean": "nats",
     "train_rollout_logprob_abs_diff": "nats",
     "policy/rollout_train_logprobs_abs_diff_mean": "nats",
+    "policy/minibatch_rollout_logprobs_abs_diff_mean": "nats",
     "debug/vllm_vs_local_logprob_diff_mean": "nats",
     "gen_kl_error": "kl",
+    "policy_kl_error": "kl",
     "js_divergence_error": "kl",
     "token_mult_prob_error": "factor",
     "mean_seq_mult_prob_error": "factor",
@@ -37,6 +40,8 @@ MISMATCH: Mapping[str, str] = {
     "behave_approx_kl": "kl",
     "inference_kld": "kl",
     "rollout_corr/log_ppl_abs_diff": "nats",
+    "rollout_correction/log_ppl_abs_diff": "nats",
+    "rollout_corr/ppl_ratio": "factor",
 }
 """Metrics of the distance between engine and trainer, by the end of their name, with what they measure.
 
@@ -71,12 +76,25 @@ OTHER = (
     "tis",
     "ois",
     "sampling_logp_difference/max",
+    "rollout_train_logprobs_abs_diff_max",
+    "vllm_vs_local_logprob_diff_max",
+    "log_ppl_diff_max",
+    "mismatch_kl/all/max",
+    "behave_imp_weight",
     "pg_clipfrac",
     "tis_clipfrac",
 )
 """Metrics the audit reads beside the distances"""
 
-_STEP_NAMES = ("step", "_step", "global_step", "trainer/global_step", "training/global_step", "iteration")
+_STEP_NAMES = (
+    "step",
+    "Step",
+    "_step",
+    "global_step",
+    "trainer/global_step",
+    "training/global_step",
+    "iteration",
+)
 LONGEST_CURVE = 2_000_000
 """Rows of a curve that are read; more are no curve"""
 
@@ -195,7 +213,7 @@ def read_csv(opened: Opened, curves: Curves, /) -> None:
             io.TextIOWrapper(raw, encoding="utf-8-sig", errors="replace", newline="") as text,
         ):
             table = csv.reader(text, delimiter=delimiter)
-            names = [n.strip() for n in next(table, [])]
+            names = [_of_a_panel(n.strip()) for n in next(table, [])]
             if not any(known(n) and not is_entropy(n) for n in names):
                 shown = one_line(", ".join(names), limit=80)
                 raise NoLog(
@@ -207,6 +225,12 @@ def read_csv(opened: Opened, curves: Curves, /) -> None:
         raise BadLog(f"{one_line(path)}: not a readable table ({one_line(error)})") from None
     except BROKEN as error:
         raise BadLog(f"{one_line(path)}: the stream is broken ({one_line(error)})") from None
+
+
+def _of_a_panel(name: str) -> str:
+    """Metric of a column exported from a W&B panel: "run - metric"; its bands "__MIN", "__MAX" are others."""
+    run, dash, metric = name.rpartition(" - ")
+    return metric if dash and run else name
 
 
 def _take(curves: Curves, names: list[str], table: Iterable[list[str]]) -> None:
