@@ -119,26 +119,29 @@ def save(results: Results, evidence: Evidence | None, folder: Path, /) -> None:
     if evidence is not None:
         table = curves(evidence)
         write_file(folder / f"{results.engine}-curves.parquet", lambda path: pq.write_table(table, path))
-    details = [
-        {
-            "claim": check.claim,
-            "reading": check.reading,
-            "predicted": bound(check),
-            "measured": shown(check.measured),
-            "verdict": str(conclude(check).verdict),
-            "reason": conclude(check).reason,
-            "control": {
-                "what": check.control.what,
-                "measured": shown(check.control.measured),
-                "verdict": str(conclude(check).control),
-            },
-            "source": check.source,
-            "note": check.note,
-        }
-        for check in results.checks
-    ]
+    details = [detail(check) for check in results.checks]
     extra = {"command": results.command, "details": details}
     write_json(folder / f"{results.engine}.json", results.document() | extra)
+
+
+def detail(check: Check, /) -> dict[str, Any]:
+    """Return a check in the words of the report's tables."""
+    outcome = conclude(check)
+    return {
+        "claim": check.claim,
+        "reading": check.reading,
+        "predicted": bound(check),
+        "measured": shown(check.measured),
+        "verdict": str(outcome.verdict),
+        "reason": outcome.reason,
+        "control": {
+            "what": check.control.what,
+            "measured": shown(check.control.measured),
+            "verdict": str(outcome.control),
+        },
+        "source": check.source,
+        "note": check.note,
+    }
 
 
 def curves(evidence: Evidence, /) -> pa.Table:
