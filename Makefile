@@ -6,7 +6,7 @@
 #   make test      installs what the tests need and runs them all
 #   make test-integrations   the verl and TRL adapters, each in an environment of its own (.venv-trl, .venv-verl)
 #   make lint      ruff, pyright, import rules
-#   make bench     the benchmarks
+#   make bench     the benchmarks, that beside verl's helper in verl's environment
 #
 # PIP_ARGS is handed to pip. On Linux without a GPU,
 #   make check PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -43,8 +43,9 @@ lint: $(VENV)/.tested
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/pyright
-bench: $(VENV)/.tested
+bench: $(VENV)/.tested .venv-verl/.installed
 	@$(PY) -m pytest benchmarks/bench_*.py --benchmark-only $(PYTEST_ARGS)
+	@.venv-verl/bin/python -m pytest -p no:cacheprovider benchmarks/bench_statistics.py --benchmark-only $(PYTEST_ARGS)
 test-integrations: .venv-trl/.installed .venv-verl/.installed
 	@.venv-trl/bin/python -m pytest -p no:cacheprovider tests/test_trl.py tests/test_trackers.py tests/test_hooks.py tests/test_doctor.py $(PYTEST_ARGS)
 	@.venv-verl/bin/python -m pytest -p no:cacheprovider tests/test_verl.py tests/test_verl_engine.py tests/test_verl_trainer.py tests/test_doctor.py $(PYTEST_ARGS)
@@ -75,5 +76,5 @@ $(VENV)/.tested: $(VENV)/.installed pyproject.toml
 	@touch $@
 .venv-verl/.installed: pyproject.toml
 	@$(PYTHON) -m venv .venv-verl
-	@.venv-verl/bin/python -m pip install --quiet $(PIP_ARGS) -e ".[verl]" pytest hypothesis
+	@.venv-verl/bin/python -m pip install --quiet $(PIP_ARGS) -e ".[verl]" pytest pytest-benchmark hypothesis
 	@touch $@

@@ -1,4 +1,4 @@
-"""The statistics pass of a step beside verl's helper and TRL's metrics, on the same tensors in one run.
+"""The statistics pass and the weights of truncated IS beside verl's helper and TRL's formula, in one run.
 
     OMP_NUM_THREADS=1 .venv-verl/bin/python -m pytest benchmarks/bench_statistics.py --benchmark-only
 
@@ -6,7 +6,8 @@
 and the response level, four cumulants, k3, chi2 and k-hat. verl's helper (0.9.1) is its own function, so the
 comparison needs verl's environment and is skipped elsewhere; TRL's metrics (1.16) are computed inside its
 trainer's step, so what they say is written out here: |difference| mean and largest, ratio smallest, mean and
-largest, each read back as a number.
+largest, each read back as a number. The weights are those of token-level truncated IS: verl's call makes its
+metrics in the same breath and cannot be asked for less.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import pytest
 import torch
 
 from benchmarks.interleaved import Interleaved
+from theory.centering import coefficients
+from theory.corrections import Logps, correction
 from theory.ess import response_ess
 from theory.moments import kl_k3, statistics, step_measures
 from theory.tail import k_hat
@@ -64,6 +67,18 @@ def trl(
     }
 
 
+def core_weights(
+    logmu: torch.Tensor, logpi_s: torch.Tensor, logpi: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """Coefficients of the truncated-IS policy gradient, which include the advantage, here 1."""
+    ones = torch.ones_like(logpi)
+    return coefficients(correction("tis"), Logps(logmu, logpi_s, logpi), ones, mask=mask).token
+
+
+def trl_weights(logmu: torch.Tensor, logpi: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return torch.exp((logpi - logmu) * mask).clamp(max=2.0) * mask
+
+
 def verl_helper() -> Callable[..., dict[str, float]]:
     helper = pytest.importorskip("verl.trainer.ppo.rollout_corr_helper", reason="needs verl's environment")
 
@@ -96,8 +111,10 @@ def test_ours_beside_verls_helper(benchmark, capsys) -> None:
         "verl, token weights": lambda: helper(*batch, level="token"),
         "verl, sequence weights": lambda: helper(*batch, level="sequence"),
         "verl, metrics only": lambda: helper(*batch, level=None),
+        "ours, with tis weights": lambda: (ours(*batch), core_weights(*batch)),
     }
-    targets = [("IS6", "ours", name, LIMIT) for name in list(variants)[1:]]
+    targets = [("stats", "ours", name, LIMIT) for name in list(variants)[1:4]]
+    targets.append(("both", "ours, with tis weights", "verl, token weights", math.inf))
     show(benchmark, capsys, variants, targets)
 
 
@@ -106,6 +123,19 @@ def test_ours_beside_trls_metrics(benchmark, capsys) -> None:
     show(
         benchmark,
         capsys,
-        {"ours": lambda: ours(*batch), "TRL's five": lambda: trl(*batch)},
-        [("IS6", "ours", "TRL's five", math.inf)],
+        {
+            "ours, all statistics": lambda: ours(*batch),
+            "TRL, five metrics": lambda: trl(*batch),
+            "ours, tis weights": lambda: core_weights(*batch),
+            "TRL, tis weights": lambda: trl_weights(batch[0], batch[2], batch[3]),
+        },
+        [
+            ("stats", "ours, all statistics", "TRL, five metrics", math.inf),
+            ("tis", "ours, tis weights", "TRL, tis weights", math.inf),
+        ],
     )
+
+
+def test_tis_weights_are_trls() -> None:
+    logmu, logpi_s, logpi, mask = tensors()
+    torch.testing.assert_close(core_weights(logmu, logpi_s, logpi, mask), trl_weights(logmu, logpi, mask))

@@ -7,6 +7,7 @@ measured.
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import time
@@ -52,5 +53,7 @@ class Interleaved:
             for target, name, reference, limit in targets:
                 got = self.ratio(name, reference)
                 benchmark.extra_info[target] = round(got, 3)
-                verdict = "met" if got <= limit else "MISSED"
-                print(f"  {target:4s} {name} / {reference}: {got:.2f} (limit {limit:g}) {verdict}")
+                verdict = (
+                    f"(limit {limit:g}) {'met' if got <= limit else 'MISSED'}" if limit < math.inf else ""
+                )
+                print(f"  {target:5s} {name} / {reference}: {got:.2f} {verdict}".rstrip())

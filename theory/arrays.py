@@ -138,8 +138,13 @@ def count(x: Array, mask: Array | None, /, *, axis: int = -1, dtype: Any = None)
     xp = namespace(x)
     wide = x.dtype if dtype is None else dtype
     if mask is None:
-        kept = xp.sum(x, axis=axis, keepdims=True, dtype=wide)  # for its shape and device
-        return xp.full_like(kept, float(x.shape[axis]))
+        n = x.shape[axis]
+        one = (
+            xp.moveaxis(xp.moveaxis(x, axis, 0)[:1, ...], 0, axis)
+            if n
+            else xp.sum(x, axis=axis, keepdims=True)
+        )
+        return xp.full_like(one, float(n), dtype=wide)
     ones = xp.where(mask, xp.ones_like(x), xp.zeros_like(x))
     return xp.sum(ones, axis=axis, keepdims=True, dtype=wide)
 

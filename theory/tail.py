@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from theory.arrays import Array, largest_entries, log_expm1_neg, masked, namespace, reduces_on_host
 
 UNRELIABLE_ABOVE = 0.7
@@ -46,6 +48,8 @@ def k_hat(log_ratio: Array, /, *, mask: Array | None = None, axis: int = -1) -> 
     .. [1] A. Vehtari et al., "Pareto smoothed importance sampling", JMLR 25, 2024 (arXiv 1507.02646).
     """
     xp = namespace(log_ratio)
+    if mask is not None and isinstance(log_ratio, np.ndarray) and log_ratio.ndim == 1:
+        log_ratio, mask = np.take(log_ratio, np.flatnonzero(mask)), None
     x = xp.moveaxis(masked(log_ratio, mask, -float("inf")), axis, -1)
     n = x.shape[-1]
     most = tail_draws(n)
