@@ -60,26 +60,44 @@ class Exits:
     """1 - mean(w) over tokens of the initial policy, w = policy/initial"""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """The initial policy with responses of its own: prefixes that a never-synced sampler visits."""
+
+    initial: Qwen3ForCausalLM
+    visited: Rollout
+    row_BTV: Tensor
+    """Its rows there, nats"""
+
+
 @torch.no_grad()
-def exits(model: Qwen3ForCausalLM, initial: Qwen3ForCausalLM, environment: Mini, /, *, seed: int) -> Exits:
+def start(initial: Qwen3ForCausalLM, environment: Mini, /) -> Start:
+    """Sample the initial policy once: all policies are then measured on the same prefixes of it."""
+    visited = own_samples(initial, environment, seed=0)
+    return Start(initial, visited, _rows(initial, visited))
+
+
+@torch.no_grad()
+def exits(model: Qwen3ForCausalLM, start: Start, environment: Mini, /, *, seed: int) -> Exits:
     """Measure a policy against the one it started from.
 
     Parameters
     ----------
-    model, initial : Qwen3ForCausalLM
-        The policy and the start.
+    model : Qwen3ForCausalLM
+        The policy.
+    start : Start
+        What `start` gave for the same environment.
     environment : Mini
         Says which held-out problems and how many responses.
     seed : int
-        Of the policy's responses. The initial policy's have one of their own, so that all policies are
-        measured on the same prefixes of it.
+        Of the policy's responses.
     """
-    task = environment.definition
-    own, visited = own_samples(model, environment, seed=seed), own_samples(initial, environment, seed=0)
-    mine_BTV, start_BTV = _rows(model, own), _rows(initial, own)
-    log_p0_BT = at_tokens(start_BTV, own.response_BT)
+    task, visited = environment.definition, start.visited
+    own = own_samples(model, environment, seed=seed)
+    mine_BTV, known_BTV = _rows(model, own), _rows(start.initial, own)
+    log_p0_BT = at_tokens(known_BTV, own.response_BT)
     off_BT = (log_p0_BT < math.log(OFF_SUPPORT_BELOW)) & own.mask_BT
-    moved_BTV, stayed_BTV = _rows(model, visited), _rows(initial, visited)
+    moved_BTV, stayed_BTV = _rows(model, visited), start.row_BTV
     log_w_BT = at_tokens(moved_BTV, visited.response_BT) - at_tokens(stayed_BTV, visited.response_BT)
     right_CN = rewards(own, held_out(environment.eval_prompts, task), task=task) > 0
     return Exits(
@@ -90,9 +108,9 @@ def exits(model: Qwen3ForCausalLM, initial: Qwen3ForCausalLM, environment: Mini,
         off_support=float(off_support_share(log_p0_BT, mask=own.mask_BT)),
         any_off=off_BT.any(-1).double().mean().item(),
         off_segments=_by_segment(log_p0_BT, own.mask_BT, task.response_tokens),
-        exit_own=_mean(exit_mass(start_BTV, mine_BTV), own),
+        exit_own=_mean(exit_mass(known_BTV, mine_BTV), own),
         exit_sampler=_mean(exit_mass(stayed_BTV, moved_BTV), visited),
-        kl_own=_mean(kl(mine_BTV, start_BTV), own),
+        kl_own=_mean(kl(mine_BTV, known_BTV), own),
         kl_sampler=_mean(kl(stayed_BTV, moved_BTV), visited),
         kl_sampler_reverse=_mean(kl(moved_BTV, stayed_BTV), visited),
         missing=missing_mass(np.asarray(log_w_BT[visited.mask_BT])).value,

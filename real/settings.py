@@ -91,5 +91,23 @@ def working_point_b(
     return _point(correction, sampler, {"lr": 0.3, "baseline": "group"} | changes)
 
 
+LONG_TAU = 1.0
+LONG_LR = 0.2
+
+
+def longer_responses(
+    correction: Correction, /, *, sampler: SamplerName = "torch", **changes: Any
+) -> Experiment:
+    """Search traces of about 50 to 100 tokens: rewards +-1, no baseline, 32 x 4 responses a step.
+
+    A fourth of the responses of the working points at eight times their length. Arguments as point A.
+    """
+    environment = Mini(
+        task="search", sampler=sampler, tau=LONG_TAU, eval_every=4, eval_prompts=128, eval_samples=1
+    )
+    fields = {"environment": environment, "lr": LONG_LR, "baseline": "none", "prompts": 32, "samples": 4}
+    return _point(correction, sampler, fields | changes)
+
+
 def _point(correction: Correction, sampler: SamplerName, fields: dict[str, Any]) -> Experiment:
     return Experiment(**{"environment": Mini(sampler=sampler), "correction": correction, **fields})

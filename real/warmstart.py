@@ -33,8 +33,8 @@ WARMUP = 100
 """Steps over which the learning rate rises to its peak; from there it falls linearly"""
 LAST_LR = 0.02
 """Share of the peak that the learning rate never falls below"""
-SAVE_EVERY = 200
-"""Steps between states on disk: about half a CPU-minute of the longer recipe"""
+SAVE_EVERY = 50
+"""Steps between states on disk: some seconds of the longer recipe"""
 
 
 def schedule(step: int, steps: int, /) -> float:

