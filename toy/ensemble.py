@@ -5,6 +5,7 @@ Shape suffixes: see `toy.task`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +15,10 @@ from theory.experiment import Experiment
 from theory.records import Provenance, StepRecord, Trace, trace_of
 from toy.environment import memory_of
 from toy.observe import ACCURACY_DRAWS
+from toy.settings import Infrastructure
+
+AS_DRAWN = ("reward", "discrepancy_rms", "ess_token", "ess_sequence", "ess_total", "mean_w", "logmu", "token")
+"""Columns that describe the sampler's batch, which a fault of the pipeline makes differ from the trainer's"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +48,17 @@ class Ensemble:
     @property
     def provenance(self) -> dict[str, Provenance]:
         """Where columns come from, where "measured" does not say it all."""
-        if memory_of(self.experiment.environment) == "first":
-            return {}
-        how = f"{ACCURACY_DRAWS} fresh responses per prompt; sums over a chain have no exact share"
-        return {"accuracy": Provenance(kind="approximated", how=how)}
+        found = {}
+        if memory_of(self.experiment.environment) != "first":
+            how = f"{ACCURACY_DRAWS} fresh responses per prompt; sums over a chain have no exact share"
+            found["accuracy"] = Provenance(kind="approximated", how=how)
+        chosen = getattr(self.experiment.environment, "infrastructure", Infrastructure())
+        if chosen != Infrastructure():
+            fields = ((f.name, getattr(chosen, f.name), f.default) for f in dataclasses.fields(chosen))
+            on = ", ".join(f"{name}={value}" for name, value, default in fields if value != default)
+            how = f"of the responses as drawn and the log-probs as reported; the trainer's batch had {on}"
+            found |= {name: Provenance(kind="measured", how=how) for name in AS_DRAWN}
+        return found
 
     @property
     def traces(self) -> list[Trace]:

@@ -1,0 +1,195 @@
+"""Pipeline faults of the toy: exact vectors against plain enumeration, and what the simulator does."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_reference
+from test_toy_loop import compilations
+from tolerances import MONTE_CARLO_Z, algebra
+
+from theory.corrections import correction
+from theory.experiment import Experiment, Numerics
+from toy import bias
+from toy.environment import build
+from toy.infrastructure import infrastructure_settings, truncated
+from toy.settings import STALE, Infrastructure, Sequence
+from toy.simulate import ensemble
+
+ENVIRONMENT = Sequence(prompts=3, length=2, vocabulary=5, embedding=4, rank=4, beta=1.5, quantile=0.6, seed=8)
+FAULTS = {
+    "top-p": Infrastructure(top_p=0.7),
+    "retokenisation": Infrastructure(retokenise=(3, 0, 2)),
+    "reward filter": Infrastructure(keep_wrong=0.0),
+    "deferred": Infrastructure(defer_from=3),
+}
+SEEDS, STEPS = 24, 4
+
+
+NONE = Infrastructure()
+
+
+def experiment(chosen: Infrastructure = NONE, *, rule: str = "pg", **changes) -> Experiment:
+    environment = dataclasses.replace(ENVIRONMENT, infrastructure=chosen)
+    settings = {"lr": 2.0, "steps": STEPS, "samples": 512, "prompts": 3, "baseline": "none"} | changes
+    return Experiment(environment=environment, correction=correction(rule), **settings)
+
+
+def runs(chosen: Infrastructure = NONE, **changes):
+    return ensemble(experiment(chosen, **changes), seeds=SEEDS, double=True)
+
+
+def policies(e) -> tuple[np.ndarray, np.ndarray]:
+    """Updates divided by lr (S, K, D, V), and policies before each, (S, K + 1, C, T, U, V)."""
+    task = build(e.experiment.environment)
+    theta = np.concatenate([np.zeros_like(e.theta[:, :1]), e.theta], axis=1)
+    tables = np.array([[toy_reference.policy(task, w) for w in run[:-1]] for run in theta])
+    return np.diff(theta, axis=1) / e.experiment.lr, tables
+
+
+def enumerated(chosen: Infrastructure, before, p) -> np.ndarray:
+    """Mean uncorrected update by going through every response of two tokens, one fault at a time."""
+    task = build(ENVIRONMENT)
+    C, _, U, V = task.logits_CTUV.shape
+    total = np.zeros(task.weights_shape)
+    for c in range(C):
+
+        def drawn_from(row):
+            if chosen.top_p == 1:
+                return row
+            kept, mass = np.zeros(V), 0.0
+            for a in sorted(range(V), key=lambda a: -row[a]):
+                if mass >= chosen.top_p:
+                    break
+                kept[a], mass = row[a], mass + row[a]
+            return kept / mass
+
+        parts, weight = np.zeros(task.weights_shape), 0.0
+        for a, b in itertools.product(range(V), repeat=2):
+            late = chosen.defer_from is not None and a >= chosen.defer_from
+            source = before if late else p
+            if source is None:
+                continue
+            chance = drawn_from(source[c, 0, U - 1])[a] * drawn_from(source[c, 1, a])[b]
+            reward = task.reward_CV[c, a]
+            chance *= 1.0 if reward > 0 else chosen.keep_wrong
+            seen = [((c, 0, U - 1), a), ((c, 1, a), b)]
+            if chosen.retokenise is not None and (a, b) == chosen.retokenise[:2]:
+                seen = [((c, 0, U - 1), chosen.retokenise[2])]
+            for state, token in seen:
+                score = np.eye(V)[token] - p[state]
+                parts += chance * reward * np.outer(task.features_CTUD[state], task.projector_VV @ score)
+            weight += chance
+        total += parts / weight
+    return total / C
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_exact_bias_is_that_of_every_response_gone_through_one_by_one(name):
+    task, rng = build(ENVIRONMENT), np.random.default_rng(3)
+    before, p = (toy_reference.policy(task, 0.5 * rng.normal(size=task.weights_shape)) for _ in range(2))
+    for earlier in (before, None):
+        got = bias.exact_bias(task, FAULTS[name], p, earlier)
+        expected = enumerated(FAULTS[name], earlier, p) - bias.exact_gradient(task, p)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=algebra(10.0))
+        assert np.abs(got).max() > 1e-3
+
+
+def test_without_a_fault_the_enumeration_is_the_policy_gradient():
+    task = build(ENVIRONMENT)
+    p = toy_reference.policy(task, np.zeros(task.weights_shape))
+    np.testing.assert_allclose(
+        enumerated(Infrastructure(), None, p), bias.exact_gradient(task, p), rtol=0, atol=algebra(10.0)
+    )
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_simulated_updates_carry_the_exact_bias(name):
+    e = runs(FAULTS[name])
+    update, p = policies(e)
+    task = build(ENVIRONMENT)
+    residual = np.array(
+        [
+            update[s, k]
+            - bias.exact_gradient(task, p[s, k])
+            - bias.exact_bias(task, FAULTS[name], p[s, k], p[s, k - 1] if k else None)
+            for s in range(SEEDS)
+            for k in range(STEPS)
+        ]
+    )
+    error = residual.std(0, ddof=1) / np.sqrt(len(residual))
+    assert np.abs(residual.mean(0) / error).max() < MONTE_CARLO_Z
+    size = np.abs(bias.exact_bias(task, FAULTS[name], p[0, 0], None)).max()
+    assert size > 2 * MONTE_CARLO_Z * error.max(), (size, error.max())
+
+
+def test_the_ratio_to_what_was_really_drawn_leaves_the_missing_support():
+    chosen = Infrastructure(top_p=0.7, processed=True)
+    e = runs(chosen, rule="is")
+    update, p = policies(e)
+    task = build(ENVIRONMENT)
+    expected = bias.exact_gradient(task, p[0, 0]) + bias.top_p(task, p[0, 0], 0.7, corrected=True)
+    error = update[:, 0].std(0, ddof=1) / np.sqrt(SEEDS)
+    assert np.abs((update[:, 0].mean(0) - expected) / error).max() < MONTE_CARLO_Z
+
+
+def test_truncation_reports_what_it_is_told_to_and_draws_from_the_nucleus():
+    logmu = jnp.log(jnp.asarray([[[[0.5, 0.3, 0.15, 0.05]]]]))
+    for processed in (False, True):
+        settings = infrastructure_settings(Infrastructure(top_p=0.7, processed=processed), np.float64)
+        drawn, reported = truncated(settings, logmu)
+        np.testing.assert_allclose(np.exp(drawn[0, 0, 0]), [0.625, 0.375, 0, 0], atol=algebra(1.0))
+        np.testing.assert_array_equal(reported, drawn if processed else logmu)
+
+
+def test_faults_off_are_bit_for_bit_the_plain_simulator():
+    """With another fault's code compiled in but its numbers switched off, too, up to the order of sums."""
+    plain = runs().theta
+    harmless = Infrastructure(defer_from=None, keep_wrong=1.0, top_p=1.0, processed=True)
+    np.testing.assert_allclose(runs(harmless).theta, plain, rtol=0, atol=1e3 * algebra(np.abs(plain).max()))
+
+
+def test_all_faults_share_one_compilation_and_corrections_too():
+    runs(FAULTS["top-p"])
+    before = compilations()
+    for chosen in FAULTS.values():
+        runs(chosen, rule="dlc", sync_every=STALE)
+    runs(FAULTS["deferred"], rule="seq-is", numerics=Numerics(kind="gaussian", scale=0.3))
+    assert compilations() == before
+
+
+@pytest.mark.parametrize("rule", ["is", "seq-is", "vcpo", "sc", "is-sc", "dlc", "m2po", "ppo"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_every_correction_runs_under_every_fault(name, rule):
+    e = runs(FAULTS[name], rule=rule, sync_every=2, numerics=Numerics(kind="gaussian", scale=0.2))
+    assert np.isfinite(e.theta).all()
+    assert np.abs(e.theta).max() > 0
+
+
+def test_traces_say_that_the_batch_was_tampered_with():
+    trace = runs(FAULTS["top-p"]).traces[0]
+    assert "top_p=0.7" in trace.provenance_of("discrepancy_rms").how
+    assert runs().traces[0].provenance_of("discrepancy_rms").how == ""
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Infrastructure(top_p=0.0), "top_p must lie in"),
+        (lambda: Infrastructure(keep_wrong=1.5), "keep_wrong is a probability"),
+        (lambda: Infrastructure(retokenise=(1, 1, 2)), "three ids"),
+        (
+            lambda: Sequence(infrastructure=Infrastructure(defer_from=99)),
+            "token ids run from 0 to 15, got 99",
+        ),
+        (lambda: runs(FAULTS["top-p"], minibatches=2), "one update a batch"),
+        (lambda: bias.exact_bias(build(ENVIRONMENT), Infrastructure(), np.ones(1), None), "got none"),
+    ],
+)
+def test_faults_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
