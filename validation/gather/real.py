@@ -19,6 +19,7 @@ import numpy as np
 
 from real.settings import Mini
 from theory.experiment import Experiment, Numerics
+from theory.records import Trace
 from validation.derived import derived
 from validation.evidence import Cell, Evidence, Rows, World
 from validation.plan import IS, Plan, WorldPlan
@@ -135,7 +136,7 @@ def gather(
         engine=ENGINE,
         seed=plan.seed,
         worlds=worlds,
-        rows=None if columns is None else _as_rows(columns, rows),
+        rows=None if columns is None else as_rows(columns, rows),
     )
 
 
@@ -233,14 +234,14 @@ def distances(
         table: list[tuple[int, int, float]] = []
         with torch.no_grad():
             for step in compared_steps(experiment):
-                own.load_state_dict(dict(read_snapshot(run[0], step).weights))
+                own.load_state_dict(dict(read_snapshot(run[0], kept_step(run[0], step)).weights))
                 rollout = own_samples(own, environment, seed=draw_seed(experiment.seed, "evaluation", step))
                 mine = row_logps(own, rollout.prompt_CP, rollout.response_BT).double()
                 for j, (folder, _) in enumerate(references):
                     if folder == run[0]:
                         table.append((step, j, 0.0))
                         continue
-                    other.load_state_dict(dict(read_snapshot(folder, step).weights))
+                    other.load_state_dict(dict(read_snapshot(folder, kept_step(folder, step)).weights))
                     theirs = row_logps(other, rollout.prompt_CP, rollout.response_BT).double()
                     table.append((step, j, kl(mine, theirs)[rollout.mask_BT].mean().item()))
         step, reference, value = (np.array(column) for column in zip(*table, strict=True))
@@ -250,8 +251,24 @@ def distances(
     return derived(root / ENGINE, "kl", *inputs, compute=compute)
 
 
+def kept_step(folder: Path, step: int) -> int:
+    """Step of the weights a run had at a step: its last finite ones where it diverged before."""
+    kept = (int(path.stem.removeprefix("snapshot-")) for path in folder.glob("snapshot-*.safetensors"))
+    return max((k for k in kept if k <= step), default=step)
+
+
+def held(trace: Trace, column: str, steps: np.ndarray) -> np.ndarray:
+    """Column of a trace at some steps; where a run ended before, what it last measured."""
+    values = trace.steps.get(column, np.empty(0))
+    known = np.flatnonzero(~np.isnan(values))
+    if not len(known):
+        return np.full(len(steps), np.nan)
+    place = np.searchsorted(trace.steps["step"][known], steps, side="right") - 1
+    return np.where(place < 0, np.nan, values[known][np.maximum(place, 0)])
+
+
 def compared_steps(experiment: Experiment) -> list[int]:
-    """Steps whose weights are kept and compared with the on-policy runs; the last is one of them."""
+    """List the steps whose weights are kept and compared with the on-policy runs; the last is one."""
     every = experiment.environment.eval_every
     return sorted({*range(every, experiment.steps + 1, every), experiment.steps})
 
@@ -268,7 +285,7 @@ def _world(
     for cell in plan.cells:
         stored = [runs[e.fingerprint()] for e in cell.experiments]
         kl = [apart[s.folder, reference]["kl"].reshape(len(steps), -1) for s in stored]
-        accuracy = [s.traces[0].steps["accuracy"][steps - 1] for s in stored]
+        accuracy = [held(s.traces[0], "accuracy", steps) for s in stored]
         cells[cell.name] = Cell(
             traces=tuple(s.traces[0] for s in stored),
             distance=np.stack(kl, axis=1),
@@ -291,11 +308,11 @@ def _rows_task(plan: Plan, store: Store, runs: dict[str, StoredRun]) -> list[tup
         if cell.name == IS:
             experiment = cell.experiments[0]
             stored = runs[experiment.fingerprint()]
-            return [(_rows, (store.root, experiment, (stored.folder, stored.digest)))]
+            return [(rows_at, (store.root, experiment, (stored.folder, stored.digest)))]
     return []
 
 
-def _rows(root: Path, experiment: Experiment, run: tuple[Path, str]) -> dict[str, np.ndarray]:
+def rows_at(root: Path, experiment: Experiment, run: tuple[Path, str]) -> dict[str, np.ndarray]:
     """Full rows at prefixes the stale sampler itself visits: as it reports them, and by the trainer twice."""
 
     def compute() -> dict[str, np.ndarray]:
@@ -327,7 +344,8 @@ def _rows(root: Path, experiment: Experiment, run: tuple[Path, str]) -> dict[str
     return derived(root / ENGINE, "rows", code_digest(ENGINE), run[1], str(ROWS_STEP), compute=compute)
 
 
-def _as_rows(columns: dict[str, np.ndarray], tasks: list[tuple[Any, tuple[Any, ...]]]) -> Rows:
+def as_rows(columns: dict[str, np.ndarray], tasks: list[tuple[Any, tuple[Any, ...]]]) -> Rows:
+    """Shape what `rows_at` kept for the checks."""
     width = int(columns["width"][0])
     experiment: Experiment = tasks[0][1][1]
     logmu, logpi_s, logpi = (columns[n].reshape(-1, width) for n in ("logmu", "logpi_s", "logpi"))

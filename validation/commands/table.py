@@ -1,0 +1,154 @@
+"""``lagfloor table``: samplers x corrections x seeds, in parallel, resumed where a killed table stopped."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from validation.errors import CannotRun, running, usage
+
+if TYPE_CHECKING:
+    from validation.table.plan import TablePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Run the articles' table and judge the claims on it; the same command goes on where it was stopped."""
+
+    preset: Literal["mini", "0.6b", "1.7b"] = "mini"
+    """mini: mini-Qwen3 on this CPU; 0.6b, 1.7b: Qwen3 of that size, on a GPU"""
+    point: Literal["A", "B"] = "A"
+    """mini: working point; A: rewards +-1, lr .15; B: group baseline, lr .3"""
+    samplers: str = ""
+    """Names, separated by commas; the articles' four if left out"""
+    corrections: str = ""
+    """Names, separated by commas; all if left out"""
+    seeds: str = ""
+    """Of the cells, separated by commas; 20,21,22 if left out"""
+    references: str = ""
+    """Seeds of the on-policy runs; 10 to 15 if left out"""
+    engine: Literal["vllm", "torch"] = "vllm"
+    """mini: what samples"""
+    model: str = ""
+    """A checkpoint in place of the preset's"""
+    steps: int = 40
+    """Updates of a run"""
+    prompts: int = 64
+    """Prompts of a batch, with 8 responses each"""
+    lr: float | None = None
+    """0.6b, 1.7b: step of plain SGD; the articles do not state theirs, so it has to be given"""
+    every_cell: bool = False
+    """Run cells apart that differ by the rounding of a float32 engine alone"""
+    out: Path = Path("runs")
+    """Folder of the stored runs, shared with `check real` and `run`; finished ones are reused"""
+    jobs: int = 0
+    """Processes; 0: one per core, at most 2 on a CPU"""
+    backend: Literal["loky", "ray", "dask"] = "loky"
+    """Of joblib"""
+    json: Path | None = None
+    """Write the table to this file"""
+    plan: bool = False
+    """Print which runs there are and what they take; run nothing"""
+
+
+def main(options: Options) -> int:
+    """Run the table; 0 if every cell was measured."""
+    from validation.table.work import check_backend
+
+    if options.preset != "mini":
+        from validation.table import fullsize
+
+        return fullsize.main(options)
+    with usage():
+        plan = plan_of(options)
+        check_backend(options.backend)
+        if options.jobs < 0:
+            raise ValueError(f"jobs must be >= 0, got {options.jobs}; 0 is one per core")
+    from validation.commands.check import writable
+
+    writable(options.json)
+    if options.plan:
+        from validation.table.screen import print_plan
+
+        print_plan(plan, options.out)
+        return 0
+    return _run(plan, options)
+
+
+def plan_of(options: Options) -> TablePlan:
+    """Plan the runs the flags describe.
+
+    Raises
+    ------
+    ValueError
+        For flags that fit no table.
+    """
+    from validation.table.plan import REFERENCES, SEEDS, mini_plan
+    from validation.table.rows import CORRECTIONS, SAMPLERS, chosen
+
+    if options.lr is not None:
+        raise ValueError("the working points of mini-Qwen3 fix the learning rate; leave --lr out, or --point")
+    articles = [name for name, row in SAMPLERS.items() if row.article]
+    return mini_plan(
+        point=options.point,
+        samplers=chosen(options.samplers, SAMPLERS, "sampler", articles),
+        corrections=chosen(options.corrections, CORRECTIONS, "correction", CORRECTIONS),
+        seeds=numbers(options.seeds, "seeds", SEEDS),
+        references=numbers(options.references, "references", REFERENCES),
+        engine=options.engine,
+        model=options.model or "mini",
+        steps=options.steps,
+        prompts=options.prompts,
+        every_cell=options.every_cell,
+    )
+
+
+def numbers(text: str, flag: str, default: tuple[int, ...], /) -> tuple[int, ...]:
+    """Whole numbers in a comma-separated list.
+
+    Raises
+    ------
+    ValueError
+        For a word that is none.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for word in words:
+        if not word.isdecimal():
+            raise ValueError(f"--{flag} takes whole numbers from 0 up, separated by commas, got {word!r}")
+    return tuple(int(word) for word in words) or default
+
+
+def _run(plan: TablePlan, options: Options) -> int:
+    started = time.perf_counter()
+    kept = f"finished and begun runs are kept in {options.out}/; the same command goes on from there"
+    from validation.commands.check import command_line
+    from validation.table import gather, screen
+    from validation.table.summary import document
+
+    try:
+        with running():
+            found = gather.gather(
+                plan,
+                options.out,
+                jobs=options.jobs or min(2, os.cpu_count() or 1),
+                backend=options.backend,
+                say=lambda text: print(f"lagfloor: {text}", file=sys.stderr),
+            )
+            if found.table is None:
+                raise CannotRun("; ".join(found.failures[:3]))
+            made = document(found.table, command=command_line(), seconds=time.perf_counter() - started)
+            gather.keep(made, options.out)
+            if options.json is not None:
+                from validation.atomic import write_json
+
+                write_json(options.json, made)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(kept) from None
+    screen.print_table(made)
+    for failure in found.failures:
+        print(f"lagfloor: {failure}", file=sys.stderr)
+    return int(bool(found.failures))
