@@ -11,7 +11,7 @@ from libraries import as_numpy, carry
 from strategies import floats
 from tolerances import algebra, library
 
-from theory.advantage import STD_FLOOR, advantages
+from theory.advantage import STD_FLOOR, advantages, off_policy_optimal
 
 
 def test_baselines_by_hand(xp):
@@ -58,5 +58,45 @@ def test_one_sample_a_prompt_has_no_group_to_compare_with(xp):
 
 
 def test_an_unknown_baseline_is_named_with_the_known_ones():
-    with pytest.raises(ValueError, match="unknown baseline 'rloo'; known: none, global, group, group-std"):
+    known = "none, global, group, group-std, off-policy-optimal"
+    with pytest.raises(ValueError, match=f"unknown baseline 'rloo'; known: {known}"):
         advantages(np.ones((1, 2)), baseline="rloo")  # pyright: ignore[reportArgumentType]
+
+
+def test_the_off_policy_optimal_baseline_is_the_weighted_mean_by_hand(xp):
+    reward = np.array([[1.0, -1.0, 1.0], [2.0, 0.0, 0.0]])
+    log_ratio = np.log([[1.0, 2.0, 0.5], [1.0, 1.0, 1.0]])
+    norm = np.array([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]])
+    got = as_numpy(off_policy_optimal(*(carry(xp, x) for x in (reward, log_ratio, norm))))
+    # first group: squared weights 1, 4, 1; second: nothing moves, nothing to weigh
+    np.testing.assert_allclose(got, [reward[0] + 1 / 3, reward[1]], rtol=0, atol=algebra(2.0))
+    far = as_numpy(off_policy_optimal(*(carry(xp, x) for x in (reward, log_ratio + 2_000, norm))))
+    np.testing.assert_allclose(far, got, rtol=0, atol=algebra(2_000.0))
+
+
+def test_the_off_policy_optimal_baseline_has_the_least_variance_over_all_actions():
+    """Enumerated: no other constant makes the ratio-weighted gradient of one prefix vary less."""
+    rng = np.random.default_rng(0)
+    mu, pi = (np.exp(z) / np.exp(z).sum() for z in rng.normal(size=(2, 6)))
+    reward, score = rng.normal(size=6), np.eye(6) - pi
+    # a sample in which each action stands as often as the sampler draws it
+    times = np.repeat(np.arange(6), np.round(4_000 * mu).astype(int))
+    share = np.bincount(times, minlength=6) / len(times)
+    w, norm = pi / share, np.linalg.norm(score, axis=-1)
+    advantage = off_policy_optimal(reward[times], np.log(w)[times], norm[times])
+    best = float((reward[times] - advantage)[0])
+
+    def moments(b: float) -> tuple[np.ndarray, float]:
+        drawn = w[:, None] * (reward - b)[:, None] * score
+        mean = share @ drawn
+        return mean, float(share @ (drawn**2).sum(-1) - mean @ mean)
+
+    mean, least = moments(best)
+    np.testing.assert_allclose(mean, moments(0.0)[0], rtol=0, atol=algebra(10.0))
+    assert all(least < moments(best + d)[1] for d in (-0.1, -1e-3, 1e-3, 0.1))
+    assert least < moments(float(share @ reward))[1]
+
+
+def test_the_off_policy_optimal_baseline_is_refused_where_there_are_rewards_alone():
+    with pytest.raises(ValueError, match="ratio and score norm"):
+        advantages(np.ones((1, 2)), baseline="off-policy-optimal")

@@ -128,7 +128,7 @@ def test_settings_become_plain_json_with_the_names_of_their_classes():
         (lambda: experiment(lr=math.nan), "lr must be finite and >= 0, got nan"),
         (
             lambda: experiment(baseline="rloo"),
-            "unknown baseline 'rloo'; known: none, global, group, group-std",
+            "unknown baseline 'rloo'; known: none, global, group, group-std, off-policy-optimal",
         ),
         (lambda: Numerics(kind="fp4"), "unknown numerics 'fp4'; known: exact, gaussian, laplace, student-t"),  # pyright: ignore[reportArgumentType]
         (lambda: Numerics(scale=-1.0), "scale of the numerics must be finite and >= 0, got -1.0"),

@@ -123,6 +123,61 @@ def test_frozen_noise_is_one_engine_and_fresh_noise_another_each_step():
     assert all(abs(x - y) > 1e-3 for x, y in pairs)
 
 
+def noised(e, s: int, k: int) -> np.ndarray:
+    """What the engine added to the logits of the drawn tokens' states, less its mean over the draws."""
+    return e.drawn["logmu"][s, k] - e.drawn["logpi_s"][s, k]
+
+
+def test_weight_noise_scales_what_the_sampler_holds_and_the_trainer_keeps_its_own():
+    """One environment of one state: the noised initial logits follow from the reported log-probs."""
+    environment = Bandit(prompts=1, arms=5, logits=((1.0, 0.5, 0.0, -0.5, 0.2),))
+
+    def discrepancy(scale: float) -> np.ndarray:
+        numerics = Numerics(kind="weight-noise", scale=scale)
+        e = ensemble(
+            tiny(environment=environment, numerics=numerics, lr=0.0, samples=64),
+            seeds=1,
+            tokens=True,
+            double=True,
+        )
+        pairs = dict(zip(e.drawn["token"].ravel(), noised(e, 0, slice(None)).ravel(), strict=True))
+        return np.array([pairs[a] for a in range(5)])
+
+    one, two = discrepancy(0.2), discrepancy(0.4)
+    # the noise is linear in the scale up to the log-normaliser, and relative: the logit 0 gets none
+    np.testing.assert_allclose(np.diff(two), 2 * np.diff(one), rtol=0, atol=algebra(10.0))
+    assert np.abs(np.diff(one)).min() > 1e-4
+    np.testing.assert_array_equal(discrepancy(0.0), 0)
+
+
+def test_frozen_weight_noise_is_one_engine_and_fresh_noise_another_at_each_sync():
+    def tables(fresh: bool):
+        numerics = Numerics(kind="weight-noise", scale=0.3, fresh=fresh)
+        e = runs(numerics=numerics, lr=0.0, sync_every=4)
+        out = []
+        for k in range(STEPS):
+            d = noised(e, 0, k)
+            out.append(
+                {(0, int(a)): x for a, x in zip(e.drawn["token"][0, k, 0, :, 0], d[0, :, 0], strict=True)}
+            )
+        return out
+
+    def moved(one: dict, other: dict) -> float:
+        return max(abs(one[key] - other[key]) for key in one.keys() & other.keys())
+
+    frozen, fresh = tables(False), tables(True)
+    assert all(moved(frozen[0], frozen[k]) < algebra(10.0) for k in range(STEPS))
+    assert all(moved(fresh[0], fresh[k]) < algebra(10.0) for k in range(4))
+    assert all(moved(fresh[0], fresh[k]) > 1e-3 for k in range(4, STEPS))
+
+
+def test_weight_noise_grows_with_the_weights_it_is_relative_to():
+    e = runs(numerics=Numerics(kind="weight-noise", scale=0.3), sync_every=1, lr=8.0)
+    np.testing.assert_allclose(measure.exact_ess(e), e.measures["ess_exact"], rtol=1e-9)
+    still = runs(numerics=Numerics(kind="weight-noise", scale=0.3), lr=0.0)
+    assert not np.allclose(e.measures["discrepancy_rms"][:, LAST], still.measures["discrepancy_rms"][:, LAST])
+
+
 def test_reported_statistics_are_those_of_the_drawn_tokens():
     e = runs("is", sync_every=STALE, numerics=Numerics(kind="laplace", scale=0.3))
     for s, k in ((0, 0), (2, LAST)):

@@ -60,17 +60,19 @@ def world(memory: Memory) -> tuple[Task, toy_reference.Tables, Responses, np.nda
 
 
 @functools.partial(jax.jit, static_argnames="families", compiler_options=COMPILER_OPTIONS)
-def compiled(task, weights, mu, pi_s, pi_old, batch, branch, settings, *, families=FAMILIES):
-    return update(task, weights, mu, pi_s, pi_old, batch, families=families, branch=branch, settings=settings)
+def compiled(task, weights, mu, pi_s, pi_old, batch, branch, settings, optimal=False, *, families=FAMILIES):
+    chosen = {"families": families, "branch": branch, "settings": settings, "optimal_baseline": optimal}
+    return update(task, weights, mu, pi_s, pi_old, batch, **chosen)
 
 
-def by_toy(rule: Correction, memory: Memory):
+def by_toy(rule: Correction, memory: Memory, *, optimal: bool = False):
     task, tables, responses, advantage, weights = world(memory)
     families = branches_for(rule)
     batch = Batch(flat_index(responses, tables.mu.shape), jnp.asarray(advantage))
     logs = [jnp.asarray(np.log(x)) for x in (tables.mu, tables.pi_s, tables.pi_old)]
     branch = families.index(family_of(rule))
-    return compiled(task, weights, *logs, batch, branch, rule_settings(rule, jnp.float64), families=families)
+    settings = rule_settings(rule, jnp.float64)
+    return compiled(task, weights, *logs, batch, branch, settings, optimal, families=families)
 
 
 @pytest.mark.parametrize("memory", ["first", "last"])
@@ -85,6 +87,31 @@ def test_update_equals_plain_loops_over_the_same_draws(name, memory):
     np.testing.assert_allclose(got, expected, rtol=0, atol=algebra(expected, 500.0))
     ess = toy_reference.own_ess(rule, tables, tokens, memory) if rule.lr_power else 1.0
     assert float(factor) == pytest.approx(ess**rule.lr_power, rel=algebra(10.0))
+
+
+@pytest.mark.parametrize("memory", ["first", "last"])
+@pytest.mark.parametrize("name", ["vcpo", "is", "sc"])
+def test_the_optimal_baseline_is_the_groups_weighted_reward_response_by_response(name, memory):
+    rule = RULES[name]
+    task, tables, responses, reward, _ = world(memory)
+    tokens = np.asarray(responses.tokens_CNT)
+    start = tables.pi.shape[2] - 1
+    advantage = np.zeros_like(reward)
+    for c in range(tokens.shape[0]):
+        weight = []
+        for n in range(tokens.shape[1]):
+            states = [(c, t, u) for t, u in enumerate(toy_reference.memories(tokens[c, n], memory, start))]
+            ratio, score = 1.0, np.zeros(task.weights_shape)
+            for state, a in zip(states, tokens[c, n], strict=True):
+                ratio *= tables.pi[state][a] / tables.mu[state][a]
+                in_logits = np.eye(tables.pi.shape[-1])[a] - tables.pi[state]
+                score += np.outer(task.features_CTUD[state], task.projector_VV @ in_logits)
+            weight.append(ratio**2 * (score**2).sum())
+        advantage[c] = reward[c] - np.average(reward[c], weights=weight)
+    expected = toy_reference.gradient(rule, task, tables, tokens, advantage, memory)
+    got, _ = by_toy(rule, memory, optimal=True)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=algebra(expected, 500.0))
+    assert np.abs(got - by_toy(rule, memory)[0]).max() > 1e-3
 
 
 def test_clips_of_this_file_bind_somewhere():

@@ -6,9 +6,10 @@ from typing import Literal, get_args
 
 from theory.arrays import Array, namespace
 
-Baseline = Literal["none", "global", "group", "group-std"]
+Baseline = Literal["none", "global", "group", "group-std", "off-policy-optimal"]
 """none: the reward; global: minus the batch mean; group: minus the mean of the samples of one prompt (GRPO
-without its scale); group-std: that, divided by the group's standard deviation (GRPO)"""
+without its scale); group-std: that, divided by the group's standard deviation (GRPO); off-policy-optimal:
+minus the mean of the group weighted by squared ratio and squared norm of the score (VCPO's OPOB)"""
 
 STD_FLOOR = 1e-6
 """Added to the group's standard deviation, as verl does: a group of equal rewards gets advantage 0. The
@@ -41,6 +42,47 @@ def advantages(reward: Array, /, *, baseline: Baseline) -> Array:
         case "group-std":
             centered = reward - xp.mean(reward, axis=-1, keepdims=True)
             return centered / (xp.std(reward, axis=-1, keepdims=True) + STD_FLOOR)
+        case "off-policy-optimal":
+            raise ValueError(
+                "the off-policy-optimal baseline needs each response's ratio and score norm beside its "
+                "reward; call off_policy_optimal, as the toy does, or choose another baseline"
+            )
         case _:
             known = ", ".join(get_args(Baseline))
             raise ValueError(f"unknown baseline {baseline!r}; known: {known}")
+
+
+def off_policy_optimal(reward: Array, log_ratio: Array, score_norm: Array, /) -> Array:
+    r"""Advantages with the baseline of least variance for a ratio-weighted gradient, one group a row.
+
+    .. math:: b^* = \frac{\sum_i w_i^2 \|s_i\|^2 R_i}{\sum_i w_i^2 \|s_i\|^2}
+
+    minimises ``E |w (R - b) s|^2``, with s the score of the whole response in the parameters. Computed from
+    logs: a ratio may overflow, its share of the group does not.
+
+    Parameters
+    ----------
+    reward : array, shape (..., samples)
+        Rewards of the responses to one prompt.
+    log_ratio : array, same shape
+        Log of the response's unclipped ratio, nats.
+    score_norm : array, same shape
+        Euclidean norm of the gradient of its log-probability.
+
+    Returns
+    -------
+    array, same shape
+        The rewards themselves where no response of the group has a weight.
+
+    References
+    ----------
+    .. [1] VCPO, arXiv 2602.17616: the off-policy optimal baseline, unclipped ratios, scope "group". Its
+       scripts divide by the group's standard deviation as well; that scale is not part of the baseline.
+    """
+    xp = namespace(reward, log_ratio, score_norm)
+    shifted = log_ratio - xp.max(log_ratio, axis=-1, keepdims=True)
+    weight = (xp.exp(shifted) * score_norm) ** 2
+    total = xp.sum(weight, axis=-1, keepdims=True)
+    positive = total > 0
+    mean = xp.sum(weight * reward, axis=-1, keepdims=True) / xp.where(positive, total, xp.ones_like(total))
+    return reward - xp.where(positive, mean, xp.zeros_like(mean))

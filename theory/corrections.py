@@ -263,7 +263,7 @@ CORRECTIONS: Mapping[str, Correction] = MappingProxyType(
             clip="truncate",
             high=8.0,
             lr_power=0.5,
-            cite="VCPO, arXiv 2602.17616",
+            cite="VCPO, arXiv 2602.17616; its baseline is off-policy-optimal",
         ),
         "dlc": Correction(
             ratio="lag",

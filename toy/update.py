@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from theory.advantage import off_policy_optimal
 from theory.centering import coefficients
 from theory.corrections import Correction, Logps, log_ratio, lr_factor
 from theory.ess import ess_fraction, response_log_ratio
@@ -66,6 +67,22 @@ def _mask(batch: Batch) -> jax.Array | None:
     return None if batch.weight_CNT is None else batch.weight_CNT > 0
 
 
+def _minus_optimal(task: Task, tables: Logps, batch: Batch) -> jax.Array:
+    """Advantages (C, N) from rewards with the off-policy-optimal baseline, from the ratio pi/mu."""
+    token, mask = _tokens(tables, batch), _mask(batch)
+    ratio_CN = response_log_ratio(log_ratio("total", token), mask=mask)
+    V, D = tables.pi.shape[-1], task.features_CTUD.shape[-1]
+    state_CNT = batch.index_CNT // V
+    features_CNTD = jnp.asarray(task.features_CTUD).reshape(-1, D)[state_CNT]
+    probability_CNTV = jnp.exp(tables.pi.reshape(-1, V)[state_CNT])
+    score_CNTV = jax.nn.one_hot(batch.index_CNT % V, V, dtype=probability_CNTV.dtype) - probability_CNTV
+    if mask is not None:
+        score_CNTV = jnp.where(mask[..., None], score_CNTV, 0)
+    in_weights = jnp.einsum("cntd,cntv,wv->cndw", features_CNTD, score_CNTV, jnp.asarray(task.projector_VV))
+    norm_CN = jnp.sqrt(jnp.sum(in_weights**2, axis=(-2, -1)))
+    return off_policy_optimal(batch.advantage_CN, ratio_CN, norm_CN)
+
+
 def _constants(family: Family, settings: RuleSettings, tables: Logps, batch: Batch) -> Constants:
     """Constants of one branch."""
     rule = rule_of(family, settings)
@@ -101,13 +118,19 @@ def update(
     families: tuple[Family, ...],
     branch: ArrayLike,
     settings: RuleSettings,
+    optimal_baseline: ArrayLike = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Gradient (D, V) of the corrected objective, to be ascended, and the factor on the learning rate.
 
-    The objective is summed over the tokens of a response and averaged over the batch's responses.
+    The objective is summed over the tokens of a response and averaged over the batch's responses. With
+    `optimal_baseline` the batch brings rewards, and VCPO's baseline is subtracted from them here.
     """
     logpi_CTUV, pull_back = jax.vjp(partial(log_probs, task), weights_DV)
     tables = Logps(logmu_CTUV, logpi_s_CTUV, logpi_CTUV, logpi_old_CTUV)
+    advantage_CN = jax.lax.cond(
+        optimal_baseline, lambda: _minus_optimal(task, tables, batch), lambda: batch.advantage_CN
+    )
+    batch = batch._replace(advantage_CN=advantage_CN)
     branches = [partial(_constants, family) for family in families]
     constants: Constants = jax.lax.switch(branch, branches, settings, tables, batch)
     # the surrogate of `theory.centering` is linear in log pi: its constants are its cotangent
