@@ -39,7 +39,7 @@ RECIPES: Mapping[TaskName, Recipe] = MappingProxyType(
         # what 70 CPU-seconds gave when the recipe was found; accuracy at temperature 1 then is about .4
         "countdown": Recipe(steps=853),
         "search": Recipe(
-            steps=3200, batch=64, pool=20_000, neighbours=256, decisions=";!x", decision_weight=3.0
+            steps=1500, batch=64, pool=20_000, neighbours=256, decisions=";!x", decision_weight=3.0
         ),
     }
 )
