@@ -24,7 +24,7 @@ ON_POLICY, HALF_BATCH = "on-policy", "on-policy, half batch"
 PG, SC, IS, IS_SC, IS_RESYNC = "pg", "sc", "is", "is-sc", "is + resync"
 SEQ_IS, SEQ_IS_RESYNC = "seq-is", "seq-is + resync"
 DLC, DLC_RESPONSE, DLC_FREE = "dlc", "dlc, response gate", "dlc, no resync"
-PG_RESYNC, SC_RESYNC, IS_SC_RESYNC = "pg + resync", "sc + resync", "is-sc + resync"
+PG_RESYNC, SC_RESYNC = "pg + resync", "sc + resync"
 IS_EARLY, IS_LATE = "is + resync at .7", "is + resync at .3"
 NOISY, NOISY_STALE = "noisy engine, synced", "noisy engine, stale"
 """Names of cells, as the figures show them. All but the on-policy, noisy and scheduled ones have a sampler
@@ -43,7 +43,6 @@ CORRECTIONS: dict[str, Correction] = {
     DLC_FREE: correction("dlc", resync_below=0.0),
     PG_RESYNC: correction("pg", resync_below=FAILURE_THRESHOLD),
     SC_RESYNC: correction("sc", resync_below=FAILURE_THRESHOLD),
-    IS_SC_RESYNC: correction("is-sc", resync_below=FAILURE_THRESHOLD),
     IS_EARLY: correction("is", resync_below=0.7),
     IS_LATE: correction("is", resync_below=0.3),
 }

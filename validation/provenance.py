@@ -13,6 +13,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = {
     "toy": ("toy/simulate.py", "toy/measure.py"),
+    "probes": (
+        "toy/simulate.py",
+        "toy/measure.py",
+        "validation/gather/exact.py",
+        "validation/gather/gradients.py",
+        "validation/gather/shared_weights.py",
+        "validation/gather/watching.py",
+        "validation/watching_trial.py",
+    ),
     "real": ("real/loop.py", "real/evaluate.py", "real/fp8/emulated.py"),
     "exits": ("real/exits.py", "real/loop.py"),
 }

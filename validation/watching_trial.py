@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +59,42 @@ class Forecasted(NamedTuple):
     """Extrapolated from the variance of the first steps"""
 
 
+def forecast_one(measures: Mapping[str, np.ndarray], at: float, *, seed: int) -> Forecasted | None:
+    """Forecast one run from the steps until its sample ESS is below a level.
+
+    Parameters
+    ----------
+    measures : mapping of str to array, shape (K,)
+        Step columns ess_token, ess_exact, k1 and k2 of a run that is never synced.
+    at : float
+        ESS share below which the forecast is made.
+    seed : int
+        Of the forecast's paths.
+
+    Returns
+    -------
+    Forecasted or None
+        None where the run never crosses, or does so before a forecast can be made.
+    """
+    ess, crossing = np.asarray(measures["ess_token"], dtype=float), first_below(measures["ess_exact"])
+    made = first_below(ess, at)
+    if not (FEWEST <= made < crossing < math.inf):
+        return None
+    n = int(made)
+    got = forecast(ess[:n], seed=seed)
+    return Forecasted(
+        at,
+        made,
+        crossing,
+        got.low,
+        got.step,
+        got.high,
+        first_below(gaussian_var(measures["k2"])),
+        first_below(gaussian_kl(measures["k1"])),
+        first_below(extrapolated(measures["k2"][:n], fit=n, horizon=20 * n)),
+    )
+
+
 def forecasts() -> Iterator[Forecasted]:
     """All forecasts of all runs that cross after the forecast is made."""
     from toy.settings import setting_s
@@ -71,24 +107,8 @@ def forecasts() -> Iterator[Forecasted]:
         )
         m = ensemble(experiment, seeds=SEEDS).measures
         for s in range(SEEDS):
-            ess, crossing = m["ess_token"][s].astype(float), first_below(m["ess_exact"][s])
-            for at in MADE_AT:
-                made = first_below(ess, at)
-                if not (FEWEST <= made < crossing < math.inf):
-                    continue
-                n = int(made)
-                got = forecast(ess[:n], seed=s)
-                yield Forecasted(
-                    at,
-                    made,
-                    crossing,
-                    got.low,
-                    got.step,
-                    got.high,
-                    first_below(gaussian_var(m["k2"][s])),
-                    first_below(gaussian_kl(m["k1"][s])),
-                    first_below(extrapolated(m["k2"][s][:n], fit=n, horizon=20 * n)),
-                )
+            made = (forecast_one({name: x[s] for name, x in m.items()}, at, seed=s) for at in MADE_AT)
+            yield from (one for one in made if one is not None)
 
 
 class Watched(NamedTuple):
@@ -102,39 +122,48 @@ class Watched(NamedTuple):
     """First step with an accuracy well below its best"""
 
 
-def watched() -> Iterator[Watched]:
-    """Run monitor and plain estimator beside each other, on few draws a step."""
+WATCHED = {"is": correction("is"), "sc": correction("sc"), "pg": correction("pg")}
+"""Corrections whose runs are watched, never synced"""
+
+
+def watch_runs(
+    env: int, quantile: float, lr: float, rule: str, *, seeds: int = 1, samples: int = HEAVY_SAMPLES
+) -> list[Watched]:
+    """Run monitor and plain estimator beside each other, on few draws a step; one row a seed."""
     from toy.settings import setting_s
     from toy.simulate import ensemble
 
-    rules = {"is": correction("is"), "sc": correction("sc"), "pg": correction("pg")}
-    cells = [(e, q, lr, n) for e in ENVIRONMENTS for q, lr in POINTS for n in rules]
-    for env, quantile, lr, name in track(cells, "monitor", console=Console(file=sys.stderr)):
-        experiment = setting_s(
-            env,
-            quantile=quantile,
-            lr=lr,
-            correction=rules[name],
-            sync_every=STALE,
-            samples=HEAVY_SAMPLES,
-            seed=2,
-        )
-        runs = ensemble(experiment, seeds=1, tokens=True)
-        logs = {k: runs.drawn[k][0].astype(float) for k in ("logmu", "logpi_s", "logpi")}
+    experiment = setting_s(
+        env, quantile=quantile, lr=lr, correction=WATCHED[rule], sync_every=STALE, samples=samples, seed=2
+    )
+    runs = ensemble(experiment, seeds=seeds, tokens=True)
+    found = []
+    for s in range(seeds):
+        logs = {k: runs.drawn[k][s].astype(float) for k in ("logmu", "logpi_s", "logpi")}
         monitor, fired = Monitor(resamples=0), []
         for step in range(experiment.steps):
             # (C, N, T) to (responses, T); the toy draws every prompt each step, so responses are the units
             batch = (logs[k][step].reshape(-1, logs[k].shape[-1]) for k in ("logmu", "logpi_s", "logpi"))
             fired.append(monitor.update(*batch).resync)
-        m = {k: v[0] for k, v in runs.measures.items()}
+        m = {k: v[s] for k, v in runs.measures.items()}
         falls = m["accuracy"] < np.maximum.accumulate(m["accuracy"]) - FALL
-        yield Watched(
-            name,
-            first_below(m["ess_exact"]),
-            _first(np.array(fired)),
-            first_below(m["ess_token"]),
-            _first(falls),
+        found.append(
+            Watched(
+                rule,
+                first_below(m["ess_exact"]),
+                _first(np.array(fired)),
+                first_below(m["ess_token"]),
+                _first(falls),
+            )
         )
+    return found
+
+
+def watched() -> Iterator[Watched]:
+    """All runs of the trial under the monitor."""
+    cells = [(e, q, lr, n) for e in ENVIRONMENTS for q, lr in POINTS for n in WATCHED]
+    for cell in track(cells, "monitor", console=Console(file=sys.stderr)):
+        yield from watch_runs(*cell)
 
 
 def _first(flags: np.ndarray) -> float:

@@ -119,8 +119,14 @@ def _gather(plan: Plan, options: Options) -> Evidence:
 
                 runs = stage("toy runs", total=len(list(plan.runs())))
                 worlds = stage("comparing runs", total=len(plan.worlds))
+                probes = stage("analyses", total=len(plan.probes) * len(plan.environments))
                 return toy.gather(
-                    plan, store, fresh=options.fresh, on_run=runs.advance, on_world=worlds.advance
+                    plan,
+                    store,
+                    fresh=options.fresh,
+                    on_run=runs.advance,
+                    on_world=worlds.advance,
+                    on_probe=probes.advance,
                 )
             from validation.gather import real
 

@@ -79,7 +79,7 @@ def start_of(experiment: Experiment) -> Start:
 
 
 def _advantage(reward_CV: np.ndarray, mu: np.ndarray, baseline: Baseline, samples: int) -> np.ndarray:
-    C, T, U, V = mu.shape
+    U, V = mu.shape[-2:]
     table = np.zeros(mu.shape)
     table[:, 0] = reward_CV[:, None]
     # afterwards the first token is what is remembered; the state "beginning" does not occur

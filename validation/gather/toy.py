@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +30,19 @@ from toy.policy import log_probs
 from toy.settings import STALE, setting_s
 from toy.simulate import ensemble
 from validation.derived import derived
-from validation.evidence import Cell, Evidence, Rows, World
-from validation.plan import HALF_BATCH, ON_POLICY, RUNS, Plan, WorldPlan
+from validation.evidence import Cell, Evidence, Probe, Rows, World
+from validation.gather import gradients, watching
+from validation.gather.exact import entropy_scaled_discrepancy, lag_spread
+from validation.plan import HALF_BATCH, IS, NOISY, ON_POLICY, RUNS, Plan, WorldPlan
 from validation.provenance import code_digest
 from validation.store import Store, StoredRun
 
 WEIGHTS = "weights.parquet"
 ENGINE = "toy"
+PROBES: Mapping[str, Callable[[int], dict[str, float]]] = MappingProxyType(
+    {**gradients.PROBES, "watching": watching.watching}
+)
+"""Numbers of one environment, by the name of the analysis"""
 
 
 def run(
@@ -52,9 +59,15 @@ def run(
 
 
 def gather(
-    plan: Plan, store: Store, *, fresh: bool = False, on_run: Callable[[], None], on_world: Callable[[], None]
+    plan: Plan,
+    store: Store,
+    *,
+    fresh: bool = False,
+    on_run: Callable[[], None],
+    on_world: Callable[[], None],
+    on_probe: Callable[[], None] = lambda: None,
 ) -> Evidence:
-    """Run what a plan lacks and compare the runs of each world.
+    """Run what a plan lacks, compare the runs of each world, and make its analyses.
 
     Parameters
     ----------
@@ -64,8 +77,8 @@ def gather(
         Where finished runs are found and kept.
     fresh : bool
         Run everything again.
-    on_run, on_world : callable
-        Called after each run and after each world's comparison.
+    on_run, on_world, on_probe : callable
+        Called after each run, each world's comparison, and each analysis of an environment.
     """
 
     def one(item: tuple[Experiment, int]) -> tuple[tuple[str, int], StoredRun]:
@@ -84,7 +97,32 @@ def gather(
             return result
 
         worlds = tuple(pool.map(compare, plan.worlds))
-    return Evidence(engine=ENGINE, seed=plan.seed, worlds=worlds, rows=_rows(store.root / ENGINE, plan))
+
+        def probe(item: tuple[str, int]) -> Probe:
+            result = _probe(store.root / ENGINE, *item)
+            on_probe()
+            return result
+
+        todo = list(itertools.product(plan.probes, plan.environments))
+        done = zip(todo, pool.map(probe, todo), strict=True)
+    probes: dict[str, list[Probe]] = {name: [] for name in plan.probes}
+    for (name, _), result in done:
+        probes[name].append(result)
+    return Evidence(
+        engine=ENGINE,
+        seed=plan.seed,
+        worlds=worlds,
+        rows=_rows(store.root / ENGINE, plan),
+        probes={name: tuple(found) for name, found in probes.items()},
+    )
+
+
+def _probe(root: Path, name: str, env: int) -> Probe:
+    def compute() -> dict[str, np.ndarray]:
+        return {key: np.array([value]) for key, value in PROBES[name](env).items()}
+
+    columns = derived(root, name, code_digest("probes"), str(env), compute=compute)
+    return Probe(group=f"environment {env}", numbers={key: float(x[0]) for key, x in columns.items()})
 
 
 def _world(root: Path, plan: WorldPlan, runs: dict[tuple[str, int], StoredRun]) -> World:
@@ -112,6 +150,7 @@ def _world(root: Path, plan: WorldPlan, runs: dict[tuple[str, int], StoredRun]) 
             traces=traces,
             distance=distances(name, ON_POLICY),
             accuracy=np.stack([t.steps["accuracy"] for t in traces], axis=-1),
+            exact=_exact(root, name, parts[name]),
             folders=tuple(str(stored.folder) for _, stored in parts[name]),
         )
     return World(
@@ -124,6 +163,28 @@ def _world(root: Path, plan: WorldPlan, runs: dict[tuple[str, int], StoredRun]) 
         on_policy=ON_POLICY,
         batch_floors=halves,
     )
+
+
+EXACT: Mapping[str, Callable[[Ensemble], dict[str, np.ndarray]]] = MappingProxyType(
+    {
+        IS: lambda runs: lag_spread(runs)._asdict(),
+        NOISY: lambda runs: {"discrepancy if noise scaled with entropy": entropy_scaled_discrepancy(runs)},
+    }
+)
+"""Exact sums over the runs of a cell, by its name: each (K, S)"""
+
+
+def _exact(root: Path, name: str, parts: list[tuple[Experiment, StoredRun]]) -> dict[str, np.ndarray]:
+    if name not in EXACT:
+        return {}
+    ((experiment, stored),) = parts
+    steps = experiment.steps
+
+    def compute() -> dict[str, np.ndarray]:
+        return {key: x.reshape(-1) for key, x in EXACT[name](_ensemble(experiment, stored)).items()}
+
+    columns = derived(root, "exact", code_digest("probes"), stored.digest, compute=compute)
+    return {key: x.reshape(steps, -1) for key, x in columns.items()}
 
 
 def _distances(first: list[Ensemble], second: list[Ensemble]) -> np.ndarray:
