@@ -10,20 +10,23 @@ import numpy as np
 
 from theory.arrays import log_softmax
 from theory.records import OFF_SUPPORT_BELOW
+from toy.exits import exit_task
 from toy.keys import key_of
 from toy.policy import at_tokens, draw, flat_index
-from toy.settings import Bandit, Memory, Sequence
+from toy.settings import Bandit, Exit, Memory, Sequence
 from toy.task import Task
 
 THRESHOLD_DRAWS = 512
 """Initial responses per prompt that fix the threshold of success where it is not exact (memory 'last')."""
+
+Environment = Sequence | Exit | Bandit
 
 RARE_SCORE = -3.0
 """Score of a token the initial policy all but never draws: leaving its support must not pay."""
 
 
 @functools.lru_cache(maxsize=64)
-def build(environment: Sequence | Bandit) -> Task:
+def build(environment: Environment) -> Task:
     """Numbers of an environment, float64; the same object for equal settings.
 
     Raises
@@ -34,17 +37,21 @@ def build(environment: Sequence | Bandit) -> Task:
     match environment:
         case Sequence():
             return _sequence(environment)
+        case Exit():
+            return exit_task(environment)
         case Bandit():
             return _bandit(environment)
         case _:
             raise ValueError(
-                f"the toy runs toy.settings.Sequence or Bandit, got {type(environment).__name__}; "
+                f"the toy runs toy.settings.Sequence, Exit or Bandit, got {type(environment).__name__}; "
                 "an experiment of the real engine goes to real.loop.run"
             )
 
 
-def memory_of(environment: Sequence | Bandit) -> Memory:
+def memory_of(environment: Environment) -> Memory:
     """Memory of the environment's policy; a bandit has one token and so nothing to remember."""
+    if isinstance(environment, Exit):
+        return "last"
     return environment.memory if isinstance(environment, Sequence) else "first"
 
 

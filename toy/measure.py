@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -202,8 +202,12 @@ def _of_policy(ensemble: Ensemble, steps: Sequence[int] | None) -> _PolicyMeasur
     return _PolicyMeasures(*(np.asarray(x).T for x in measures))
 
 
-@partial(jax.jit, static_argnames=("memory", "level"))
-def _exact_ess(
+Quantity = Literal["token", "sequence", "own-kl"]
+"""Of trainer and sampler together: ESS of either level, or KL on the trainer's own prefixes"""
+
+
+@partial(jax.jit, static_argnames=("memory", "quantity"))
+def _of_pairs(
     task: Task,
     theta_KSDV: jax.Array,
     sampler_KSDV: jax.Array,
@@ -211,15 +215,18 @@ def _exact_ess(
     environment_words: jax.Array,
     *,
     memory: Memory,
-    level: ResyncLevel,
+    quantity: Quantity,
 ) -> jax.Array:
     key = engine_key(environment_words)
 
     def one(theta_DV: jax.Array, sampler_DV: jax.Array) -> jax.Array:
         pi_s = log_probs(task, sampler_DV)
         mu = sampled_log_probs(pi_s, noise_table(engine, key, task, sampler_DV), engine)
-        log_w = log_probs(task, theta_DV) - pi_s
-        if level == "token":
+        pi = log_probs(task, theta_DV)
+        log_w = pi - pi_s
+        if quantity == "own-kl":
+            return observe.kl_per_token(occupancy(pi, memory=memory), pi, mu)
+        if quantity == "token":
             return observe.exact_ess(occupancy(mu, memory=memory), mu, log_w)
         first, second = (
             jnp.mean(response_sum(jnp.exp(mu + order * log_w), memory=memory)) for order in (1, 2)
@@ -243,17 +250,30 @@ def exact_ess(
     steps : sequence of int, optional
         Steps, from 1; all if left out.
     """
+    return _with_sampler(ensemble, level, steps)
+
+
+def own_prefix_kl(ensemble: Ensemble, *, steps: Sequence[int] | None = None) -> np.ndarray:
+    """``KL(pi||mu)`` per token on the trainer's own prefixes, (S, K), nats, exact.
+
+    It goes where the trainer goes; the run's measure kl_sampler stays where the sampler goes. Claim
+    ``invisible``. The engine's noise must not be fresh.
+    """
+    return _with_sampler(ensemble, "own-kl", steps)
+
+
+def _with_sampler(ensemble: Ensemble, quantity: Quantity, steps: Sequence[int] | None) -> np.ndarray:
     environment, numerics = ensemble.experiment.environment, ensemble.experiment.numerics
     if numerics.fresh and numerics.kind != "exact":
         raise ValueError(
-            "an exact ESS needs the engine's noise, got fresh noise, which is not recorded; freeze it "
-            "(fresh=False) or use the measure ess_exact of the run"
+            "an exact measure of the pair needs the engine's noise, got fresh noise, which is not recorded; "
+            "freeze it (fresh=False) or use the measures of the run"
         )
     with jax.enable_x64(True):
         task = build(environment).cast(np.float64)
         pair = (_at_steps(t, steps).astype(np.float64) for t in (ensemble.theta, ensemble.theta_sampler))
         settings = engine_settings(numerics, np.float64)
-        shares = _exact_ess(
-            task, *pair, settings, words(environment.seed), memory=memory_of(environment), level=level
+        shares = _of_pairs(
+            task, *pair, settings, words(environment.seed), memory=memory_of(environment), quantity=quantity
         )
     return np.asarray(shares).T

@@ -95,6 +95,57 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """Long responses with a way out that the sampler all but never takes and a lagging trainer keeps to.
+
+    Every state shares a direction of features with all others, states after the exit have nothing else: a
+    change of the weights that all visited states agree on is larger there. The exit's output embedding points
+    away from that of a token that is wrong: unlearning the one teaches the other. Neither the sampler's
+    prefixes nor its samples show it. Claim ``invisible``.
+    """
+
+    prompts: int = 4
+    length: int = 64
+    words: int = 4
+    """Ordinary tokens; after them come the wrong one and the exit"""
+    embedding: int = 8
+    wrong: float = 0.03
+    """Initial probability of the wrong token; a response succeeds with as many of them as the median has, or
+    fewer"""
+    leave: float = 1e-4
+    """Initial probability of the exit at an ordinary state"""
+    stay: float = 8e-4
+    """Initial probability of the exit after the exit: below 1e-3, so the initial model comes back"""
+    shared: float = 0.3
+    """Cosine between the features of an ordinary state and the shared direction"""
+    opposition: float = 1.4
+    """How far the exit's embedding points away from the wrong token's, in lengths of that"""
+    spread: float = 0.3
+    """Standard deviation of the ordinary tokens' initial logits, nats"""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse sizes and shares that describe no policy."""
+        _check_sizes(
+            prompts=(self.prompts, 1),
+            length=(self.length, 2),
+            words=(self.words, 2),
+            embedding=(self.embedding, 2),
+        )
+        shares = (self.wrong, self.leave, self.stay, self.shared)
+        if not all(0 < x < 1 for x in shares) or self.wrong + max(self.leave, self.stay) >= 1:
+            raise ValueError(
+                "wrong, leave, stay and shared are shares in (0, 1), and ordinary tokens need what is left, "
+                f"got {shares}; lower them"
+            )
+
+    @property
+    def vocabulary(self) -> int:
+        """Ordinary tokens, the wrong one, the exit."""
+        return self.words + 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bandit:
     """One-step bandit with one free logit per prompt and arm, as in the closed forms of the theory."""
 
@@ -174,6 +225,30 @@ def setting_s(
         sync_every=sync_every,
         numerics=numerics or Numerics(),
         minibatches=minibatches,
+        seed=seed,
+    )
+
+
+def leaving(
+    env_seed: int = 0,
+    *,
+    correction: str | Correction = "pg",
+    sync_every: int = 1,
+    lr: float = 2.0,
+    samples: int = 32,
+    steps: int = 40,
+    seed: int = 0,
+) -> Experiment:
+    """Return the setting of the invisible collapse; the defaults are the on-policy reference."""
+    environment = Exit(seed=env_seed)
+    return Experiment(
+        environment=environment,
+        correction=_rule(correction),
+        lr=lr,
+        steps=steps,
+        prompts=environment.prompts,
+        samples=samples,
+        sync_every=sync_every,
         seed=seed,
     )
 
