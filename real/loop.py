@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
@@ -31,6 +32,7 @@ from real.sync import Proof, SyncProof
 from real.trainer import Diverged, Trainer
 from theory.advantage import advantages
 from theory.experiment import Experiment
+from theory.faults import EngineFault
 from theory.records import StepRecord, trace_of
 from theory.resync import should_resync
 
@@ -85,8 +87,9 @@ def run(
     ------
     ValueError
         For settings this engine cannot run, or a checkpoint of another experiment.
-    SyncError
-        If the engine did not take the weights.
+    EngineFault
+        If the sampler died, handed over log-probs that cannot be, or (SyncError) did not take the weights.
+        The steps before are in the checkpoint.
     """
     environment = experiment.environment
     if not isinstance(environment, Mini):
@@ -159,8 +162,11 @@ class _Loop:
         problems = task.problems(experiment.prompts, seed=draw_seed(experiment.seed, "problems", step))
         synced, version = trainer.synced, trainer.version
         clock = _Clock()
-        rollout = self.sampler.sample(
-            prompt_ids(problems, task), experiment.samples, draw_seed(experiment.seed, "responses", step)
+        rollout = _sampled(
+            self.sampler,
+            prompt_ids(problems, task),
+            experiment.samples,
+            draw_seed(experiment.seed, "responses", step),
         )
         seconds = {"seconds_sample": clock.lap()}
         reward_CN = rewards(rollout, problems, task=task)
@@ -235,6 +241,27 @@ class _Loop:
         return self.folder is not None and resume.restore(
             self.folder, self.experiment, self.trainer, self.done, self._push
         )
+
+
+def _sampled(sampler: Sampler, prompt_CP: Tensor, samples: int, seed: int) -> Rollout:
+    """Responses of a sampler that may die, or hand over log-probs that no distribution has."""
+    try:
+        rollout = sampler.sample(prompt_CP, samples, seed)
+    except ValueError:
+        raise
+    except Exception as error:
+        line = str(error).splitlines()[0] if str(error) else "no message"
+        raise EngineFault(
+            f"the sampler died: {type(error).__name__}: {line}; run again, it goes on from the last step"
+        ) from error
+    own = rollout.logmu_BT[rollout.mask_BT]
+    broken = int((~torch.isfinite(own)).sum())
+    if broken or torch.isnan(rollout.logmu_BTV[rollout.mask_BT]).any():
+        raise EngineFault(
+            f"the sampler's log-probs must be finite at its own tokens and NaN nowhere, got {broken} of "
+            f"{own.numel()} tokens that are not, or a NaN in a row; run again, it goes on from the last step"
+        )
+    return rollout
 
 
 def _cloned(model: Qwen3ForCausalLM) -> dict[str, Tensor]:

@@ -78,7 +78,9 @@ def restore(
             f"to resume, the settings must be those of the folder: {folder} holds experiment "
             f"{state['experiment']}, got {mine}; choose another folder or the same settings"
         )
-    done.step, done.stopped = state["step"], state["stopped"]
+    # a run that stopped at a divergence is tried once more: the policy's own comes again, a machine's fault
+    # does not
+    done.step = state["step"]
     done.evaluations = {int(step): _evaluation(e) for step, e in state["evaluations"].items()}
     done.syncs = [SyncProof(**proof) for proof in state["syncs"]]
     done.records = [disk.read_record(folder, step) for step in range(1, done.step + 1)]

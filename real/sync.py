@@ -21,6 +21,7 @@ from real.model import prefill
 from real.samplers.base import Sampler
 from real.samplers.torch_sampler import TorchSampler
 from real.task import Task
+from theory.faults import EngineFault
 
 BOUND = 1e-4
 """Largest rms difference in nats at equal weights in float32: a hundred times the 1e-6 that rounding leaves,
@@ -36,7 +37,7 @@ PROBE_DEPTH = 3
 """Tokens of a solution after the prompt: deep enough for wrong keys in a cache to show"""
 
 
-class SyncError(RuntimeError):
+class SyncError(EngineFault):
     """The engine does not hold the weights it was given."""
 
 

@@ -20,6 +20,7 @@ from real.samplers.torch_sampler import TorchSampler
 from real.settings import Mini, working_point_a, working_point_b
 from theory.corrections import correction
 from theory.experiment import Experiment, Numerics
+from theory.faults import EngineFault
 from theory.records import SEQUENCE_COLUMNS, STEP_COLUMNS, TOKEN_COLUMNS, StepRecord
 
 SMALL = Mini(eval_every=2, eval_prompts=32, eval_samples=1)
@@ -184,6 +185,34 @@ def test_a_diverging_run_stops_with_its_reason_and_its_last_finite_weights(tmp_p
     assert all(torch.isfinite(t).all() for t in result.snapshots[last].weights.values())
     again = run(small("pg", lr=1e30), checkpoint=tmp_path, resume=True)
     assert again.stopped == result.stopped
+
+
+class Dying(TorchSampler):
+    """A sampler that dies at its third batch, or hands over a row no distribution has."""
+
+    def __init__(self, *, poison: bool) -> None:
+        super().__init__()
+        self.poison, self.batches = poison, 0
+
+    def sample(self, prompt_CP, samples, seed):
+        self.batches += 1
+        if self.batches == 3 and not self.poison:
+            self.close()
+            raise RuntimeError("engine core is dead\nlong traceback")
+        rollout = super().sample(prompt_CP, samples, seed)
+        if self.batches == 3:
+            rollout.logmu_BTV[0, 0] = float("nan")
+        return rollout
+
+
+@pytest.mark.parametrize(
+    ("poison", "said"), [(False, "died: RuntimeError: engine"), (True, "be finite")]
+)
+def test_a_faulty_sampler_is_named_and_the_run_goes_on_bit_for_bit(tmp_path, stale, poison, said):
+    with pytest.raises(EngineFault, match=said) as fault:
+        run(small(), checkpoint=tmp_path, sampler=Dying(poison=poison))
+    assert "\n" not in str(fault.value)
+    assert_same_run(run(small(), checkpoint=tmp_path, resume=True), stale)
 
 
 def test_the_batch_kept_with_a_snapshot_gives_the_distance_on_the_samplers_prefixes(stale):

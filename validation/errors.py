@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from theory.faults import EngineFault
+
 
 class BadUsage(Exception):
     """The command asks for something that cannot be: exit code 2."""
@@ -28,5 +30,5 @@ def running() -> Iterator[None]:
     """Turn what an engine, the store or the disk refuses into one line."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EngineFault) as error:
         raise CannotRun(str(error)) from error
