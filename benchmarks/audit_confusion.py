@@ -71,13 +71,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=50_000)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="*")
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     names = options.only or list(audit_cases.CASES)
     jobs = []
     for n in names:
         forms = audit_cases.CASES[n].formats
         jobs += [(n, forms[k % len(forms)], options.seed + k) for k in range(options.draws)]
-    work = Parallel(n_jobs=2)
+    work = Parallel(n_jobs=options.jobs)
     kinds: list[str] = list(work(delayed(first_kind)(*job) for job in jobs))  # type: ignore[arg-type]
     table: dict[str, Counter[str]] = {n: Counter() for n in names}
     for (name, _, _), kind in zip(jobs, kinds, strict=True):

@@ -241,13 +241,13 @@ def audited(name: str, options: argparse.Namespace) -> Audit:
     sampler = setting.wrap(open_sampler(experiment.environment, setting.numerics, seed=options.seed))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
+
+        def write(record: StepRecord) -> None:
+            append(path, lines(record, columns=setting.columns))
+
         try:
             loop.Proof = Unproved if name.startswith("FAULT") else Proof
-            loop.run(
-                experiment,
-                sampler=sampler,
-                on_step=lambda record: append(path, lines(record, columns=setting.columns)) and None,
-            )
+            loop.run(experiment, sampler=sampler, on_step=write)
         finally:
             sampler.close()
         return audit([str(path)])

@@ -39,6 +39,11 @@ BROKEN = 3e-3
 """Share of tokens off by more than a nat that no healthy precision reaches (emulated FP8: 8e-4)"""
 
 
+WILD = 3.0
+FEW_WILD = 5
+"""Tokens off by more nats than the first that are no chance: emulated FP8 has none (public maximum: 1.5)"""
+
+
 def detect(evidence: Evidence, shapes: Shapes, /) -> list[Finding]:
     """Kinds of tokens, then size, then what is fixed per id; the first that fires is it."""
     if not shapes.enough:
@@ -78,7 +83,11 @@ def _heavy(evidence: Evidence, shapes: Shapes) -> Finding | None:
     far, farther = int((size > 6).sum()), int((size > 12).sum())
     two_kinds = far >= max(15, 0.004 * d.size) and farther > PLATEAU * far
     broken = float((np.abs(d) > 1).mean())
-    if not two_kinds and not (broken > BROKEN and float(np.quantile(np.abs(d), 0.9)) < 0.35):
+    fine = float(np.quantile(np.abs(d), 0.9)) < 0.35
+    # no healthy arithmetic is off by nats on a few tokens while the others are fine; a policy that learns may
+    pure = evidence.lag_free == "yes" or float(np.quantile(np.abs(d), 0.95)) < 0.12
+    wild = pure and int((np.abs(d) > WILD).sum()) >= FEW_WILD
+    if not two_kinds and not (fine and (broken > BROKEN or wild)):
         return None
     order = np.sort(d * d)[::-1]
     top = max(1, d.size // 100)

@@ -33,6 +33,10 @@ SMALLEST_SHIFT = 0.004
 1.0005)"""
 
 
+PLAIN_SHIFT = 0.01
+"""The same where d has either sign: an error that is fixed per token is no distribution and shifts it, too"""
+
+
 LEAST_ESS = 0.15
 """Token ESS of the ratio below which its sample mean is not to be trusted"""
 
@@ -104,9 +108,9 @@ def _ratio(evidence: Evidence) -> Finding | None:
     leaning = mean_d.value / (0.5 * float(np.mean(d * d)))
     below = d[d < 0]
     one_sided = mean_d.value > 0 and float(below @ below) < 0.02 * float(d @ d)
-    if off.value < 0 and (leaning > 2 or one_sided):
+    if off.value < 0 and (leaning > 2 or one_sided) and (_shift_share(d) > 0.2 or off.value < -PLAIN_SHIFT):
         return _truncated(evidence, d, ratio, mean_d)
-    if off.value > 0 and leaning < -0.3:
+    if off.value > PLAIN_SHIFT and leaning < -0.3:
         return _raw(evidence, d, ratio, mean_d)
     return None
 
