@@ -4,7 +4,7 @@
 
 Each sitting of the run is a process of its own with one fault planned, which then strikes for real: SIGKILL
 at a random moment of a step; NaN in the sampler's rows; NaN in the trainer's gradient; the sampler closed
-under the loop. The next sitting resumes. At the end everything the run recorded, and its weights, are compared with
+under the loop. The next sitting resumes. At the end all the run recorded, and its weights, are compared with
 the undisturbed run's; the torch sampler's must be equal bit for bit. What each fault said, the steps kept and
 the memory by step are printed and written to DIR/soak.json. Exits 1 if anything was lost or left unsaid.
 """
@@ -22,7 +22,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -48,7 +48,7 @@ class Sitting:
     seconds: float
 
 
-def experiment(steps: int, sampler: str, seed: int) -> Any:
+def experiment(steps: int, sampler: Literal["torch", "vllm"], seed: int) -> Any:
     from real.settings import Mini, working_point_a
     from theory.corrections import correction
 
@@ -65,7 +65,7 @@ def experiment(steps: int, sampler: str, seed: int) -> Any:
     )
 
 
-def sit(folder: Path, steps: int, sampler: str, seed: int, fault: str, at: int) -> int:
+def sit(folder: Path, steps: int, sampler: Literal["torch", "vllm"], seed: int, fault: str, at: int) -> int:
     """Run or go on in this process, with one fault; says each step done."""
     from real.process import prepare
 
