@@ -4,16 +4,14 @@ With ``t = lr * steps`` since the sync, the centred update stays ``u_SC = g`` wh
 the policy, ``u_IS = g + t H g + (t^2/2) q + ...``, with ``q = H^2 g + T[g, g]`` and T the third derivative.
 "Positive and quadratic" is true of two readings and false of the others:
 
-=====  ==========================================  =====================================
-===================== name   reading                                     to order t^2
- positive quadratic? =====  ==========================================  =====================================
- =====================
-R1     per step, ``|u_SC - u_IS|^2``               ``t^2 |Hg|^2``                         always
-R2     per step, ``|u_SC|^2 - |u_IS|^2``           ``-2t g'Hg - t^2 (|Hg|^2 + g'q)``      no: has a linear
-term R3     cumulative, ``|D_SC - D_IS|``               ``(t^2/2) |Hg|``                       always
-R4     cumulative, ``|D_SC| - |D_IS|``             ``-(t^2/2) g'Hg/|g|``                  if and only if g'Hg
-< 0 =====  ==========================================  =====================================
-=====================
+====  =================================  =================================  =======================
+name  reading                            to order t^2                       positive quadratic?
+====  =================================  =================================  =======================
+R1    per step, ``|u_SC - u_IS|^2``      ``t^2 |Hg|^2``                     always
+R2    per step, ``|u_SC|^2 - |u_IS|^2``  ``-2t g'Hg - t^2 (|Hg|^2 + g'q)``  no: has a linear term
+R3    cumulative, ``|D_SC - D_IS|``      ``(t^2/2) |Hg|``                   always
+R4    cumulative, ``|D_SC| - |D_IS|``    ``-(t^2/2) g'Hg/|g|``              if and only if g'Hg < 0
+====  =================================  =================================  =======================
 
 Claim ``excess``.
 """
