@@ -2,26 +2,28 @@
 
 What cannot be told is null, never 0.
 
-==================== ======================================================================================
-field                meaning
-==================== ======================================================================================
-run                  name of the run, or null
-step                 index of the trainer's update the response was used in, from 1
-seq_id               response, unique in the step
-group_id             prompt it answers, unique in the step, or null
-prompt_ids           token ids, or null
-response_ids         token ids, n of them
-mask                 n of 0/1: whether the token counts in the loss
-logp_mu              n of nats: engine, as really sampled; null as a whole or at a token that was not sampled
-logp_pi_s            n of nats: trainer at the sampler's weights, or null
-logp_pi              n of nats: trainer at the measuring point, or null
-advantage            n of reward, or one number, or null
-version              updates behind the sampler's weights: an int, spans ``[[version, start, end], ...]``, or
-null trainer_version      updates behind the trainer's weights at the measuring point, or null entropy,
-kept_mass   n of nats (entropy of pi_s); n of shares; or null sampling             settings of the sampler: T,
-top_p, top_k, min_p, logprobs_mode, ... reward               of the whole response, or null finish_reason
-stop, length, ...; or null source               which hook wrote the line ====================
-======================================================================================
+==================  =======================================================================================
+field               meaning
+==================  =======================================================================================
+run                 name of the run, or null
+step                index of the trainer's update the response was used in, from 1
+seq_id              response, unique in the step
+group_id            prompt it answers, unique in the step, or null
+prompt_ids          token ids, or null
+response_ids        token ids, n of them
+mask                n of 0/1: whether the token counts in the loss
+logp_mu             n of nats: engine, as really sampled; null as a whole or at a token not sampled
+logp_pi_s           n of nats: trainer at the sampler's weights, or null
+logp_pi             n of nats: trainer at the measuring point, or null
+advantage           n of reward, or one number, or null
+version             updates behind the sampler's weights: int, spans ``[[version, start, end], ...]``, null
+trainer_version     updates behind the trainer's weights at the measuring point, or null
+entropy, kept_mass  n of nats (entropy of pi_s); n of shares; or null
+sampling            settings of the sampler: T, top_p, top_k, min_p, logprobs_mode, ...; or null
+reward              of the whole response, or null
+finish_reason       stop, length, ...; or null
+source              which hook wrote the line
+==================  =======================================================================================
 """
 
 from __future__ import annotations
