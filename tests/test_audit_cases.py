@@ -174,3 +174,15 @@ def test_a_tail_found_with_two_faults_in_one_log_keeps_both(tmp_path):
     log.mu[5, 7] = np.nan
     kinds = [f.kind for f in audit([str(canonical(log, tmp_path / "log.jsonl"))]).findings]
     assert set(kinds) == {"non-finite", "sampled-vs-reported"}
+
+
+def test_a_page_of_curves_draws_them_and_escapes_their_names(tmp_path):
+    evil = "run/<script>alert(1)</script>$\\frac/k3_kl"
+    path = tmp_path / "metrics.csv"
+    path.write_text(f"step,{evil}\n" + "".join(f"{i},0.00{i}\n" for i in range(1, 9)))
+    page = tmp_path / "page.html"
+    assert main([str(path), "--html", str(page), "--quiet"]) == 0
+    text = page.read_text()
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert text.count("<svg") == 1

@@ -16,6 +16,9 @@ from validation.audit.sums import HISTOGRAM_BINS, HISTOGRAM_EDGE
 
 SIZE = (5.2, 3.0)
 """Inches"""
+MOST_FIGURES = 16
+LARGEST_DRAWN = 1e300
+"""Axes cannot span more"""
 
 
 def figures(audit: Audit, /) -> dict[str, str]:
@@ -32,16 +35,15 @@ def figures(audit: Audit, /) -> dict[str, str]:
         rows = [r for r in numbers.get(key, []) if r["tokens"] >= 16]
         if len(rows) > 1:
             out[caption] = _bars([r["bucket"] for r in rows], [r["mean_abs_d"] for r in rows], label)
-    gaps = numbers.get("lag_by_version_gap") or numbers.get("by_version_gap") or []
-    if len(gaps) > 1:
-        title = (
-            "|lag| by version gap" if "lag_by_version_gap" in numbers else "|log mu - log pi| by version gap"
-        )
-        out[title] = _bars(
-            [str(r["version_gap"]) for r in gaps],
-            [r["mean_abs_d"] for r in gaps],
-            "updates between sampler and trainer",
-        )
+    for caption, key in (
+        ("|log mu - log reference| by version gap", "by_version_gap"),
+        ("|lag|, log pi_s - log pi, by version gap", "lag_by_version_gap"),
+    ):
+        gaps = numbers.get(key, [])
+        if len(gaps) > 1:
+            names = [str(r["version_gap"]) for r in gaps]
+            values = [r["mean_abs_d"] for r in gaps]
+            out[caption] = _bars(names, values, "updates between sampler and trainer")
     if audit.collected is not None:
         named = {
             "trainer over engine": audit.collected.discrepancy,
@@ -54,7 +56,11 @@ def figures(audit: Audit, /) -> dict[str, str]:
             )
     steps = numbers.get("lag_by_step") or numbers.get("by_step") or []
     if len(steps) > 1:
-        out["Token ESS by step, raw, with the Gaussian prediction exp(-rms^2)"] = _ess(steps)
+        out["Token ESS by step, raw, with the Gaussian prediction exp(-Var log w)"] = _ess(steps)
+    for name in audit.curves:
+        if name != "step" and len(out) < MOST_FIGURES:
+            # the name stands in the caption, where it is escaped, and never in the drawing
+            out[f"{name} by step, as logged"] = _line(audit.curves["step"], audit.curves[name])
     return out
 
 
@@ -100,6 +106,13 @@ def _histogram(drawn: dict[str, np.ndarray]) -> str:
         axes.step(centre, np.maximum(counts, 0.5), where="mid", label=name, color=colour)
     axes.set_yscale("log")
     axes.legend(frameon=False, fontsize=8)
+    return _svg(figure)
+
+
+def _line(step: np.ndarray, value: np.ndarray) -> str:
+    figure, axes = _axes("step", "as logged")
+    good = np.isfinite(value) & (np.abs(value) < LARGEST_DRAWN)
+    axes.plot(step[good], value[good], lw=1, color="#3b6ea5")
     return _svg(figure)
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from validation.audit.document import document
 from validation.audit.figures import figures
 from validation.audit.run import Audit
-from validation.audit.terminal import NOTHING
+from validation.audit.terminal import headline
 
 MOST_INPUTS = 20
 
@@ -21,6 +21,7 @@ def page(audit: Audit, /) -> str:
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.ChainableUndefined,
+        finalize=lambda value: "-" if value is None else value,
     )
     told = document(audit)
     numbers = told["numbers"]
@@ -30,7 +31,7 @@ def page(audit: Audit, /) -> str:
         more_inputs=max(0, len(told["inputs"]) - MOST_INPUTS),
         findings=told["findings"],
         faults=[f for f in audit.findings if not f.healthy],
-        nothing=NOTHING,
+        nothing=headline(audit),
         # drawn here from numbers and fixed labels; no text of a log is in it
         figures={caption: Markup(svg) for caption, svg in figures(audit).items()},
         ratios=ratios,

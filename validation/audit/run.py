@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from theory.records import Provenance
 from validation.audit import limits, measures
 from validation.audit.collect import Collector
@@ -47,6 +49,8 @@ class Audit:
     advice: list[str] = field(default_factory=list)
     """What to switch on, for files that hold no log-probs"""
     collected: Collector | None = None
+    curves: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Metrics by name, one value a step, and "step" itself; empty where none were logged"""
 
     @property
     def audited(self) -> bool:
@@ -104,6 +108,7 @@ def judge(log: Log, collected: Collector, /) -> Audit:
         cannot_know=limits.of(log, collected, evidence, seen),
         advice=log.advice,
         collected=collected if has_tokens else None,
+        curves=log.metrics.columns() if log.metrics.rows else {},
     )
 
 

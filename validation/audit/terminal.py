@@ -40,13 +40,19 @@ def show(audit: Audit, console: Console, /) -> None:
             console.print(f"[dim]  - and {len(audit.cannot_know) - MOST_LIMITS} more (--json)[/dim]")
 
 
+def headline(audit: Audit, /) -> str:
+    """Say what it means that no fault was found: nothing is wrong, or nothing could be compared."""
+    counts = audit.numbers.get("counts")
+    if not audit.audited:
+        return "not auditable: " + "; ".join(audit.advice)
+    return INCOMPARABLE if counts and not counts["tokens_compared"] else NOTHING
+
+
 def _findings(audit: Audit, console: Console) -> None:
     faults = [f for f in audit.findings if not f.healthy]
-    counts = audit.numbers.get("counts")
-    if not faults and counts and not counts["tokens_compared"]:
-        console.print(f"[bold yellow]{INCOMPARABLE}[/bold yellow]")
-    elif not faults:
-        console.print(f"[bold green]{NOTHING}[/bold green]")
+    if not faults:
+        text = headline(audit)
+        console.print(Text(text, style="bold green" if text == NOTHING else "bold yellow"))
     for number, finding in enumerate(faults[:MOST_FINDINGS], start=1):
         _finding(number, finding, console)
     if len(faults) > MOST_FINDINGS:
