@@ -92,6 +92,9 @@ BAD = [
     (["run", "toy", "--numerics", "fp8"], "got 'fp8'"),
     (["run", "toy", "--correction", "is", "--ppo-ref", "synced"], "ppo_ref belongs to the correction 'ppo'"),
     (["run", "real", "--model", "/no/model"], "'/no/model'"),
+    (["run", "toy", "--numerics", "gaussian"], "'gaussian' is noise of a size, got --scale 0"),
+    (["run", "toy", "--minibatches", "3"], "got 128 samples in 3; choose a divisor"),
+    (["run", "real", "--minibatches", "65"], "minibatches must be <= prompts (64), got 65"),
     (["report", "--runs", "/no/runs"], "check toy"),
 ]
 

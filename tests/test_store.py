@@ -145,6 +145,13 @@ def test_a_corrupt_folder_is_named_with_what_to_do(store, spoil, words):
     assert "\n" not in text
 
 
+def test_writing_anew_repairs_a_folder_whose_status_is_broken(store):
+    folder = put(store).folder
+    (folder / STATUS).write_text("{")
+    put(store)
+    assert store.find("toy", experiment()) is not None
+
+
 def test_a_folder_without_a_finished_run_cannot_be_loaded(tmp_path):
     with pytest.raises(CorruptRun, match="holds no status"):
         load(tmp_path)

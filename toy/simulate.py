@@ -149,7 +149,7 @@ def _prepare(
     """Traced and static arguments of the compiled loop; NumPy, so that nothing is compiled to make them."""
     environment = experiment.environment
     task = build(environment)
-    _check(experiment, seeds)
+    refuse_unrunnable(experiment, seeds)
     rule = experiment.correction
     infrastructure = getattr(environment, "infrastructure", Infrastructure())
     families = branches_for(rule)
@@ -175,7 +175,8 @@ def _prepare(
     return (task.cast(dtype), settings, words(environment.seed), words(experiment.seed)), static
 
 
-def _check(experiment: Experiment, seeds: int) -> None:
+def refuse_unrunnable(experiment: Experiment, seeds: int = 1) -> None:
+    """Raise ValueError, in one line, for an experiment the toy cannot run."""
     environment = experiment.environment
     if seeds < 1:
         raise ValueError(f"an ensemble needs at least one seed, got {seeds}; three or more give an error")

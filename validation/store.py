@@ -133,7 +133,10 @@ class RunWriter:
             raise RunBusy(
                 f"run folder {self.folder}: another process is writing it; wait for it to end, or stop it"
             ) from None
-        status = read_status(self.folder)
+        try:
+            status = read_status(self.folder)
+        except CorruptRun:
+            status = None  # asked to write it anew: what is there goes
         code = code_digest(self.engine)
         resumes = status is not None and status["state"] == "running" and status["code"] == code
         if status is not None and resumes:

@@ -69,7 +69,9 @@ def main(options: Options) -> int:
     """Run, or find the finished run, and print a line on it."""
     with usage():
         experiment = experiment_of(options)
-        _known_to_engine(options.engine, experiment.numerics)
+        _known_to_engine(options.engine, experiment)
+        if options.runs.exists() and not options.runs.is_dir():
+            raise ValueError(f"--runs must name a folder, got the file {options.runs}; name another")
     from validation.screen import stages
     from validation.store import Store
 
@@ -139,16 +141,28 @@ def experiment_of(options: Options) -> Experiment:
     return replace(base, environment=replace(base.environment, model=options.model))
 
 
-def _known_to_engine(engine: str, numerics: Numerics) -> None:
-    """Refuse numerics the engine does not have before a folder is made for them."""
+def _known_to_engine(engine: str, experiment: Experiment) -> None:
+    """Refuse what the engine does not have before a folder is made for it."""
+    numerics = experiment.numerics
+    if numerics.kind in ("gaussian", "laplace", "student-t", "weight-noise") and numerics.scale == 0:
+        raise ValueError(
+            f"numerics {numerics.kind!r} is noise of a size, got --scale 0; give one, for example .5"
+        )
     if engine == "toy":
         from toy.engine import engine_settings
+        from toy.simulate import refuse_unrunnable
 
+        refuse_unrunnable(experiment)
         engine_settings(numerics, float)
     else:
         from real.fp8.recipe import recipe_of
 
         recipe_of(numerics)
+        if experiment.prompts < experiment.minibatches:
+            raise ValueError(
+                f"minibatches must be <= prompts ({experiment.prompts}), got {experiment.minibatches}; choose"
+                " fewer"
+            )
 
 
 def summary(stored: StoredRun) -> str:
