@@ -177,7 +177,7 @@ def test_a_tail_found_with_two_faults_in_one_log_keeps_both(tmp_path):
 
 
 def test_a_page_of_curves_draws_them_and_escapes_their_names(tmp_path):
-    evil = "run/<script>alert(1)</script>$\\frac/k3_kl"
+    evil = "run/<script>alert(1)</script>$\\frac/mismatch_k3_kl"
     path = tmp_path / "metrics.csv"
     path.write_text(f"step,{evil}\n" + "".join(f"{i},0.00{i}\n" for i in range(1, 9)))
     page = tmp_path / "page.html"

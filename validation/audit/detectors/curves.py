@@ -257,4 +257,4 @@ def summary(curves: Curves, /) -> dict[str, dict[str, float]]:
             "largest": float(good.max()),
             "median": float(np.median(good)),
         }
-    return {k: {n: v for n, v in d.items() if math.isfinite(v)} for k, d in out.items()}
+    return {k: {n: float(f"{v:.6g}") for n, v in d.items() if math.isfinite(v)} for k, d in out.items()}

@@ -218,7 +218,7 @@ def read_csv(opened: Opened, curves: Curves, /) -> None:
                 shown = one_line(", ".join(names), limit=80)
                 raise NoLog(
                     f"{one_line(path)}: no column is a mismatch metric the audit knows (got {shown}); "
-                    "the README lists the names"
+                    f"known are {', '.join(list(MISMATCH)[:3])} and others of docs/audit.md"
                 )
             _take(curves, names, table)
     except csv.Error as error:
