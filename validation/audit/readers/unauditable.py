@@ -14,7 +14,7 @@ class Advice(NamedTuple):
     switch_on: str
 
 
-_HOOK = "write ids and log-probs with the ten-line hook of the README (section Audit) and audit that file"
+_HOOK = "write ids and log-probs with a hook of real/hooks (docs/integration.md) and audit that file"
 
 
 def _has(*names: str) -> Callable[[Mapping[str, Any]], bool]:
