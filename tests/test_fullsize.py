@@ -13,6 +13,7 @@ from real.process import prepare
 
 prepare()
 
+import numpy as np  # noqa: E402 - as below
 import torch  # noqa: E402 - after its variables are set
 from torch import Tensor  # noqa: E402
 from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
@@ -31,11 +32,13 @@ from real.fullsize.settings import FullSize  # noqa: E402
 from real.fullsize.smoke import byte_tokenizer, write_random  # noqa: E402
 from real.fullsize.trainer import FullTrainer  # noqa: E402
 from real.fused.columns import top_k  # noqa: E402
+from real.run import run as run_any  # noqa: E402
 from real.sync import SyncError  # noqa: E402
 from real.trainer import Diverged  # noqa: E402
 from theory.centering import coefficients, surrogate  # noqa: E402
 from theory.corrections import Correction, Logps, correction  # noqa: E402
 from theory.experiment import Experiment, Numerics  # noqa: E402
+from theory.records import StepRecord  # noqa: E402
 
 SMALL: dict[str, Any] = SHAPES["Qwen/Qwen3-0.6B"] | {
     "vocab_size": 300,
@@ -501,3 +504,39 @@ class TestVllm:
                 loop.check_sync(4 * first)
         finally:
             loop.close()
+
+    def test_a_run_that_is_stopped_between_states_goes_on_to_the_same_end(
+        self, folder: Path, tmp_path: Path
+    ) -> None:
+        environment = self.environment(folder, top_k=20, eval_every=2, eval_prompts=2)
+        job = experiment(
+            environment, steps=4, prompts=2, samples=2, sync_every=3, lr=0.5, correction=correction("dlc")
+        )
+        whole = run_any(job, tokenizer=byte_tokenizer())
+
+        def stop(record: StepRecord) -> None:
+            if record.step == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_any(job, on_step=stop, checkpoint=tmp_path / "run", tokenizer=byte_tokenizer())
+        seen: list[int] = []
+        again = run_any(
+            job,
+            on_step=lambda r: seen.append(r.step),
+            checkpoint=tmp_path / "run",
+            resume=True,
+            tokenizer=byte_tokenizer(),
+        )
+        assert seen == [3, 4]  # the state is that of step 2
+        for table in ("steps", "tokens", "sequences"):
+            for name, column in getattr(whole.trace, table).items():
+                if not name.startswith("seconds"):
+                    np.testing.assert_array_equal(getattr(again.trace, table)[name], column, err_msg=name)
+        assert again.evaluations[2].accuracy == whole.evaluations[2].accuracy
+        assert again.evaluations[2].off_support == whole.evaluations[2].off_support
+        with pytest.raises(ValueError, match="the settings must be those of the folder"):
+            run_any(
+                experiment(environment, steps=9), checkpoint=tmp_path / "run", resume=True,
+                tokenizer=byte_tokenizer(),
+            )  # fmt: skip

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from real import checkpoint as disk
 from real import countdown
 from real.evaluate import HELD_OUT_SEED, Evaluation
 from real.fullsize.devices import DevicePlan, cards, place
@@ -21,6 +23,7 @@ from real.fullsize.engine import FullRollout, FullSampler, check_vocabulary, cho
 from real.fullsize.load import read_config, read_model, read_tokenizer
 from real.fullsize.memory import estimate
 from real.fullsize.prompts import prompt_tokens, rewards
+from real.fullsize.resume import FullProgress, restore, save
 from real.fullsize.settings import FullSize
 from real.fullsize.trainer import FullStep, FullTrainer
 from real.fused.stale import FrozenWeights
@@ -70,6 +73,8 @@ def run(
     experiment: Experiment,
     *,
     on_step: Callable[[StepRecord], None] | None = None,
+    checkpoint: Path | str | None = None,
+    resume: bool = False,
     tokenizer: Any = None,
 ) -> FullRun:
     """Run one experiment on a full-size model.
@@ -79,7 +84,11 @@ def run(
     experiment : Experiment
         Its environment is a `FullSize`.
     on_step : callable, optional
-        Gets each step's record.
+        Gets each step's record; after a kill those since the last state come again.
+    checkpoint : path, optional
+        Folder for the state of the run, written at evaluated steps: two copies of the parameters.
+    resume : bool
+        Go on from the state in `checkpoint`; without one there the run starts at the beginning.
     tokenizer : optional
         In place of the model's own: for models without one.
 
@@ -97,10 +106,12 @@ def run(
     environment = experiment.environment
     if not isinstance(environment, FullSize):
         raise ValueError(f"a full-size run needs a FullSize environment, got {type(environment).__name__}")
+    if resume and checkpoint is None:
+        raise ValueError("resume needs the folder to resume from, got none; pass checkpoint=FOLDER")
     devices = place(environment.devices, cards())
     loop = FullLoop(experiment, environment, devices, tokenizer)
     try:
-        return loop.run(on_step)
+        return loop.run(on_step, folder=None if checkpoint is None else Path(checkpoint), again=resume)
     finally:
         loop.close()
 
@@ -142,38 +153,55 @@ class FullLoop:
         """Give the engine's memory back."""
         self.sampler.close()
 
-    def run(self, on_step: Callable[[StepRecord], None] | None) -> FullRun:
-        """From the start to the last step."""
-        records: list[StepRecord] = []
-        evaluations: dict[int, Evaluation] = {}
-        tails: dict[int, float] = {}
-        stopped = None
-        self._evaluate(0, evaluations)
-        for step in range(1, self.experiment.steps + 1):
-            clock = time.perf_counter()
+    def run(
+        self,
+        on_step: Callable[[StepRecord], None] | None,
+        *,
+        folder: Path | None = None,
+        again: bool = False,
+    ) -> FullRun:
+        """From the start, or from the state in a folder, to the last step."""
+        done = FullProgress()
+        if not (again and folder is not None and restore(folder, self.experiment, self, done)):
+            self._evaluate(0, done.evaluations)
+        while done.step < self.experiment.steps and done.stopped is None:
             try:
-                done = self.update(step)
+                record = self._step(done.step + 1, done)
             except Diverged as error:
-                stopped = f"step {step}: {error}"
+                done.stopped = f"step {done.step + 1}: {error}"
                 break
-            measures = done.measures
-            tails[step] = done.taken.tail.mean
-            measures["resynced"] = self._sync_if_due(measures)
-            measures["seconds_sync"] = (
-                time.perf_counter() - clock - measures["seconds_sample"] - measures["seconds_train"]
-            )
-            clock = time.perf_counter()
-            if step % self.environment.eval_every == 0 or step == self.experiment.steps:
-                self._evaluate(step, evaluations)
-            if step in evaluations:
-                measures["accuracy"] = evaluations[step].accuracy.value
-                measures["off_support"] = evaluations[step].off_support
-            measures["seconds_evaluate"] = time.perf_counter() - clock
-            record = StepRecord(step=step, measures=measures, tokens=done.tokens, sequences=done.sequences)
-            records.append(record)
+            done.step = record.step
+            done.records.append(record)
             if on_step is not None:
                 on_step(record)
-        return FullRun(trace_of(records), evaluations, tails, stopped)
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+                disk.write_record(folder, record)
+                if self._evaluated(record.step):
+                    save(folder, self.experiment, self, done)
+        return FullRun(trace_of(done.records), done.evaluations, done.tails, done.stopped)
+
+    def _evaluated(self, step: int) -> bool:
+        return step % self.environment.eval_every == 0 or step == self.experiment.steps
+
+    def _step(self, step: int, done: FullProgress) -> StepRecord:
+        """One update with its measures, the sync that is due, and the evaluation where one is due."""
+        clock = time.perf_counter()
+        made = self.update(step)
+        measures = made.measures
+        done.tails[step] = made.taken.tail.mean
+        measures["resynced"] = self._sync_if_due(measures)
+        measures["seconds_sync"] = (
+            time.perf_counter() - clock - measures["seconds_sample"] - measures["seconds_train"]
+        )
+        clock = time.perf_counter()
+        if self._evaluated(step):
+            self._evaluate(step, done.evaluations)
+        if step in done.evaluations:
+            measures["accuracy"] = done.evaluations[step].accuracy.value
+            measures["off_support"] = done.evaluations[step].off_support
+        measures["seconds_evaluate"] = time.perf_counter() - clock
+        return StepRecord(step=step, measures=measures, tokens=made.tokens, sequences=made.sequences)
 
     def rollout(self, step: int) -> tuple[FullRollout, Tensor]:
         """Sample one batch and judge it; rewards have shape (prompts, samples)."""

@@ -58,6 +58,10 @@ class FrozenWeights:
         pairs = zip(model.parameters(), self._weights, strict=True)
         return math.sqrt(sum(float((p - w.to(p.device)).double().square().sum()) for p, w in pairs))
 
+    def tensors(self) -> list[Tensor]:
+        """Return the copy itself, in the order of the model's parameters."""
+        return list(self._weights)
+
     @property
     def nbytes(self) -> int:
         """Bytes the copy takes."""
