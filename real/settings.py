@@ -91,8 +91,9 @@ def working_point_b(
     return _point(correction, sampler, {"lr": 0.3, "baseline": "group"} | changes)
 
 
-LONG_TAU = 1.0
 LONG_LR = 0.2
+"""On seed 0 on-policy training learns at it (.28 to .41 in 20 steps) and a stale IS collapses by step 8; at
+.1 the latter does not by step 20"""
 
 
 def longer_responses(
@@ -100,10 +101,11 @@ def longer_responses(
 ) -> Experiment:
     """Search traces of about 50 to 100 tokens: rewards +-1, no baseline, 32 x 4 responses a step.
 
-    A fourth of the responses of the working points at eight times their length. Arguments as point A.
+    A fourth of the responses of the working points at ten times their length. The warm start is used as it
+    is: it was stopped where its accuracy leaves room. Arguments as point A.
     """
     environment = Mini(
-        task="search", sampler=sampler, tau=LONG_TAU, eval_every=4, eval_prompts=128, eval_samples=1
+        task="search", sampler=sampler, tau=1.0, eval_every=4, eval_prompts=128, eval_samples=1
     )
     fields = {"environment": environment, "lr": LONG_LR, "baseline": "none", "prompts": 32, "samples": 4}
     return _point(correction, sampler, fields | changes)

@@ -1,7 +1,7 @@
 """Make a task's warm start from nothing: supervised training on random solutions.
 
-``python -m real.warmstart`` (about a CPU-minute) and ``python -m real.warmstart --task search`` (about eight)
-write the checkpoints that ship with the project, with their recipe and their measured accuracy in the file's
+``python -m real.warmstart`` and ``python -m real.warmstart --task search``, about a CPU-minute each, write
+the checkpoints that ship with the project, with their recipe and their measured accuracy in the file's
 metadata. The file appears whole or not at all: it is written beside its place and moved there. A recipe that
 is stopped goes on with the same command, to the same weights.
 """
@@ -38,7 +38,7 @@ SAVE_EVERY = 50
 
 
 def schedule(step: int, steps: int, /) -> float:
-    """Share of the peak learning rate at `step` of `steps`, counted from 0."""
+    """Share of the peak learning rate at `step` of `steps`, counted from 0, if it falls over all of them."""
     return min(1.0, (step + 1) / WARMUP) * max(LAST_LR, 1.0 - step / steps)
 
 
@@ -80,7 +80,7 @@ def train(
     done = 0 if state is None else _restore(state, made_by, model, optimizer, draw)
     for step in range(done, recipe.steps):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.peak_lr * schedule(step, recipe.steps)
+            group["lr"] = recipe.peak_lr * schedule(step, recipe.horizon or recipe.steps)
         prompt_BP, answer_BT, weight_BT = pool.batch(recipe, draw)
         logp_BT = at_tokens(row_logps(model, prompt_BP, answer_BT), answer_BT)
         live_BT = weight_BT > 0
