@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = {
+    "fullsize": ("real/fullsize/loop.py",),
     "toy": ("toy/simulate.py", "toy/measure.py"),
     "probes": (
         "toy/simulate.py",
@@ -41,7 +42,7 @@ def code_digest(package: str, /) -> str:
 
     Parameters
     ----------
-    package : {"toy", "real", "exits"}
+    package : {"toy", "real", "fullsize", "exits"}
         An engine, or what is measured on its snapshots.
     """
     with _PARSING:
