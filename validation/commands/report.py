@@ -28,11 +28,18 @@ def main(options: Options) -> int:
     from validation.report.curves import read_curves
     from validation.report.readme import write_readme
     from validation.report.results import CHECKS, read_results
+    from validation.report.table_page import name_of, read_tables, render_table
+    from validation.table.gather import FOLDER as TABLES
 
     with usage():
         results = read_results(options.runs)
         curves = [read_curves(options.runs / CHECKS, result.engine) for result in results]
+        tables = read_tables(options.runs / TABLES)
+    for made in tables:
+        _write(options.out.parent / name_of(made), render_table(made))
     if not results:
+        if tables:
+            return 0
         raise BadUsage(f"a report needs results, {options.runs} holds none; run `check toy` first")
     from validation.provenance import versions
     from validation.report import figures

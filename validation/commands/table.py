@@ -39,6 +39,10 @@ class Options:
     """Updates of a run"""
     prompts: int = 64
     """Prompts of a batch, with 8 responses each"""
+    precision: Literal["bf16", "fp32"] = "bf16"
+    """0.6b, 1.7b: of the sampler that does not round; with fp32 the rounding ones are emulated"""
+    response_tokens: int | None = None
+    """0.6b, 1.7b: longest response; 512 if left out"""
     lr: float | None = None
     """0.6b, 1.7b: step of plain SGD; the articles do not state theirs, so it has to be given"""
     every_cell: bool = False

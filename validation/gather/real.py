@@ -193,11 +193,11 @@ def _work(store: Store, experiment: Experiment, fresh: bool) -> None:
     run(store, experiment, fresh=fresh)
 
 
-def steps_done(store: Store, experiments: list[Experiment]) -> tuple[int, int]:
+def steps_done(store: Store, experiments: list[Experiment], *, engine: str = ENGINE) -> tuple[int, int]:
     """Count the steps done and their total on disk: finished runs, and the engine's state of the others."""
     done = 0
     for experiment in experiments:
-        folder = store.folder(ENGINE, experiment)
+        folder = store.folder(engine, experiment)
         if (folder / STATE).is_dir():
             done += sum(1 for _ in (folder / STATE).glob("step-*.safetensors"))
         elif _is_done(folder):

@@ -13,7 +13,7 @@ from theory.experiment import Experiment
 from theory.records import Trace
 from validation.atomic import write_json
 from validation.evidence import Rows
-from validation.gather.real import ENGINE, ROWS_STEP, as_rows, compared_steps, rows_at, steps_done
+from validation.gather.real import ROWS_STEP, as_rows, compared_steps, rows_at, steps_done
 from validation.store import Store, StoredRun
 from validation.table.measure import against
 from validation.table.plan import TablePlan
@@ -67,6 +67,8 @@ def gather(
     jobs: int,
     backend: Backend = "loky",
     say: Callable[[str], None] = lambda text: None,
+    make: Callable[[Path, Experiment], str] = make,
+    compare: bool = True,
 ) -> Gathered:
     """Run what a plan lacks, in parallel, and measure all of it.
 
@@ -82,40 +84,33 @@ def gather(
         Of joblib.
     say : callable
         Gets a line on what was found broken and made again.
+    make : callable
+        Makes one run in the store.
+    compare : bool
+        Measure distances to the on-policy runs; without, they are NaN.
     """
     store = Store(root)
     experiments = list(plan.runs())
-    todo = missing(store, experiments)
+    todo = missing(store, experiments, engine=plan.engine)
     failures: list[str] = []
 
     def told(tasks: list[Experiment], outcome: Outcome) -> None:
-        where = store.folder(ENGINE, tasks[outcome.index])
+        where = store.folder(plan.engine, tasks[outcome.index])
         if outcome.error is not None:
             failures.append(f"{where}: {outcome.error}")
         elif outcome.note:
             say(f"{where}: {outcome.note}")
 
-    with watched("training steps", lambda: steps_done(store, experiments)):
+    with watched("training steps", lambda: steps_done(store, experiments, engine=plan.engine)):
         parallel(make, [(root, e) for e in todo], jobs=jobs, backend=backend, on_done=lambda o: told(todo, o))
-    stored = {e: found for e in experiments if (found := _found(store, e)) is not None}
+    stored = {e: found for e in experiments if (found := _found(store, plan.engine, e)) is not None}
     if any(e not in stored for e in plan.references):
         return Gathered(table=None, failures=tuple(failures))
     references = [(stored[e].folder, stored[e].digest) for e in plan.references]
     here = list(stored)
-    done = 0
-
-    def measured(outcome: Outcome) -> None:
-        nonlocal done
-        done += 1
-        told(here, outcome)
-
-    with watched("comparing runs", lambda: (done, len(here))):
-        parallel(
-            _compare,
-            [(root, e, (stored[e].folder, stored[e].digest), references) for e in here],
-            jobs=jobs,
-            backend=backend,
-            on_done=measured,
+    if compare:
+        _compare_all(
+            root, here, stored, references, jobs=jobs, backend=backend, on_done=lambda o: told(here, o)
         )
     if failures and any(str(stored[e].folder) in line for e in plan.references for line in failures):
         return Gathered(table=None, failures=tuple(failures))
@@ -126,14 +121,16 @@ def gather(
             runs[e.fingerprint()] = Measured(
                 experiment=e,
                 trace=run.traces[0],
-                compared=against(root, e, (run.folder, run.digest), references),
+                compared=against(root, e, (run.folder, run.digest), references)
+                if compare
+                else _not_compared(e, len(references)),
                 stopped=run.notes.get("stopped"),
                 seconds=run.seconds,
                 folder=run.folder,
                 digest=run.digest,
             )
     steps = np.array(compared_steps(plan.references[0]))
-    rows = _rows(root, plan, runs, jobs=jobs, backend=backend)
+    rows = _rows(root, plan, runs, jobs=jobs, backend=backend) if compare else None
     return Gathered(table=Table(plan=plan, steps=steps, runs=runs, rows=rows), failures=tuple(failures))
 
 
@@ -157,9 +154,37 @@ def _draw_rows(root: Path, experiment: Experiment, run: tuple[Path, str]) -> str
     return ""
 
 
-def _found(store: Store, experiment: Experiment) -> StoredRun | None:
-    found = store.find(ENGINE, experiment, tables=("steps",))
+def _found(store: Store, engine: str, experiment: Experiment) -> StoredRun | None:
+    found = store.find(engine, experiment, tables=("steps",))
     return found if found is not None and found.traces else None
+
+
+def _compare_all(
+    root: Path,
+    experiments: list[Experiment],
+    stored: Mapping[Experiment, StoredRun],
+    references: list[tuple[Path, str]],
+    *,
+    jobs: int,
+    backend: Backend,
+    on_done: Callable[[Outcome], None],
+) -> None:
+    """Measure every run against the on-policy ones, in parallel, into the store."""
+    done = 0
+
+    def measured(outcome: Outcome) -> None:
+        nonlocal done
+        done += 1
+        on_done(outcome)
+
+    tasks = [(root, e, (stored[e].folder, stored[e].digest), references) for e in experiments]
+    with watched("comparing runs", lambda: (done, len(tasks))):
+        parallel(_compare, tasks, jobs=jobs, backend=backend, on_done=measured)
+
+
+def _not_compared(experiment: Experiment, references: int) -> dict[str, np.ndarray]:
+    nothing = np.full((len(compared_steps(experiment)), references), np.nan)
+    return {"kl": nothing, "kl_prefixes": nothing}
 
 
 def _compare(

@@ -6,7 +6,7 @@ cells that are one update (`same`) share their runs. Imports no framework.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,6 +18,7 @@ from validation.table.rows import CORRECTIONS, SAMPLERS
 from validation.table.same import Same, representatives
 
 Point = Literal["A", "B"]
+ENGINE = "real"
 SEEDS = METHOD_SEEDS
 REFERENCES = (*REFERENCE_SEEDS, 14, 15)
 """Two more than `check real` has: the floor is the mean over their pairs, and its error is in every row"""
@@ -39,7 +40,12 @@ class TableCell:
 class TablePlan:
     """All runs of one table."""
 
-    point: Point
+    preset: str
+    """mini, or the size of the model"""
+    point: str
+    """Working point; of a full-size model its learning rate"""
+    engine: str
+    """Name of the real engine in the store"""
     seeds: tuple[int, ...]
     references: tuple[Experiment, ...]
     """On-policy runs with seeds of their own"""
@@ -100,13 +106,7 @@ def mini_plan(
     ValueError
         For settings that cannot be compared: a seed used twice, fewer than two on-policy runs.
     """
-    if len(references) < 2 or len(set(references)) != len(references):
-        raise ValueError(f"a floor needs at least two different on-policy seeds, got {references}")
-    if not seeds or len(set(seeds)) != len(seeds):
-        raise ValueError(f"the table needs different seeds, got {seeds}")
-    if set(seeds) & set(references):
-        both = sorted(set(seeds) & set(references))
-        raise ValueError(f"cells and on-policy runs must share no draws, got seed {both[0]} in both")
+    check_seeds(seeds, references)
     environment = Mini(
         sampler=engine,
         model=model,
@@ -129,16 +129,51 @@ def mini_plan(
         )
         return replace(made, environment=environment)
 
-    cells = []
-
-    for row in samplers:
-        # over all corrections, chosen or not: a part of the table and the whole then share their runs
-        shared = representatives(CORRECTIONS, SAMPLERS[row], rounding=not every_cell)
-        for name in corrections:
-            same = shared[name]
-            runs = tuple(at(name if same is None else same.row, row, seed) for seed in seeds)
-            cells.append(TableCell(sampler=row, correction=name, experiments=runs, same=same))
+    cells = cells_of(at, samplers, corrections, seeds, rounding=not every_cell)
     on_policy = tuple(
         replace(at("pg", "reference", seed), correction=correction("pg")) for seed in references
     )
-    return TablePlan(point=point, seeds=seeds, references=on_policy, cells=tuple(cells))
+    return TablePlan(
+        preset="mini", point=point, engine=ENGINE, seeds=seeds, references=on_policy, cells=cells
+    )
+
+
+def check_seeds(seeds: tuple[int, ...], references: tuple[int, ...], /) -> None:
+    """Refuse seeds that cannot be compared.
+
+    Raises
+    ------
+    ValueError
+        For a seed used twice, or fewer than two on-policy runs.
+    """
+    if len(references) < 2 or len(set(references)) != len(references):
+        raise ValueError(f"a floor needs at least two different on-policy seeds, got {references}")
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise ValueError(f"the table needs different seeds, got {seeds}")
+    if set(seeds) & set(references):
+        both = sorted(set(seeds) & set(references))
+        raise ValueError(f"cells and on-policy runs must share no draws, got seed {both[0]} in both")
+
+
+def cells_of(
+    at: Callable[[str, str, int], Experiment],
+    samplers: tuple[str, ...],
+    corrections: tuple[str, ...],
+    seeds: tuple[int, ...],
+    *,
+    rounding: bool,
+) -> tuple[TableCell, ...]:
+    """All cells; `at` makes the experiment of a correction, a sampler and a seed."""
+    cells = []
+    for row in samplers:
+        # over all corrections, chosen or not: a part of the table and the whole then share their runs
+        shared = representatives(CORRECTIONS, SAMPLERS[row], rounding=rounding)
+        shown_as: dict[str, str] = {}
+        for name in corrections:
+            same = shared[name]
+            owner = name if same is None else same.row
+            first = shown_as.setdefault(owner, owner if owner in corrections else name)
+            runs = tuple(at(owner, row, seed) for seed in seeds)
+            shown = None if same is None or first == name else Same(first, same.kind)
+            cells.append(TableCell(sampler=row, correction=name, experiments=runs, same=shown))
+    return tuple(cells)

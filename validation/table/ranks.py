@@ -77,6 +77,9 @@ def correlations(
     drop, run = points.drop[kept], points.run[kept]
     columns = {name: values[kept] for name, values in points.measures.items()}
     members = [np.flatnonzero(run == r) for r in np.unique(run)]
+    if not members:
+        nothing = Correlation(value=np.nan, low=np.nan, high=np.nan, stderr=np.nan)
+        return dict.fromkeys(columns, nothing), np.full((1, len(columns)), np.nan)
     generator = np.random.default_rng(seed)
     draws = np.empty((resamples, len(columns)))
     for i in range(resamples):

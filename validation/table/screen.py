@@ -34,11 +34,14 @@ def print_plan(plan: TablePlan, root: Path, /) -> None:
     from validation.table.work import missing
 
     runs = list(plan.runs())
-    todo = missing(Store(root), runs)
+    todo = missing(Store(root), runs, engine=plan.engine)
     first = plan.references[0]
     steps = sum(e.steps for e in todo)
-    seconds = steps * CPU_SECONDS[first.environment.sampler] * first.prompts * first.samples / 512
-    seconds += len(todo) * CPU_COMPARED
+    cost = CPU_SECONDS.get(getattr(first.environment, "sampler", ""))
+    takes = ""
+    if cost is not None:
+        seconds = steps * cost * first.prompts * first.samples / 512 + len(todo) * CPU_COMPARED
+        takes = f", about {seconds / 60:.0f} CPU-minutes"
     out = console()
     table = Table(box=None, pad_edge=False, header_style="dim", show_edge=False)
     samplers = list(dict.fromkeys(cell.sampler for cell in plan.cells))
@@ -50,13 +53,13 @@ def print_plan(plan: TablePlan, root: Path, /) -> None:
         table.add_row(escape(correction), *map(escape, words))
     out.print(table)
     out.print(
-        f"\npoint {plan.point}, lr {first.lr:g}, {first.steps} updates of {first.prompts} x {first.samples}, "
+        f"\n{plan.preset}, {plan.point}: {first.steps} updates of {first.prompts} x {first.samples}, "
         f"seeds {', '.join(map(str, plan.seeds))}; on-policy runs "
         f"{', '.join(str(e.seed) for e in plan.references)}"
     )
     out.print(
         f"{len(plan.cells)} cells, {len(runs)} different runs, {len(runs) - len(todo)} of them in "
-        f"{escape(str(root))}/; {steps} updates to make, about {seconds / 60:.0f} CPU-minutes"
+        f"{escape(str(root))}/; {steps} updates to make{takes}"
     )
 
 

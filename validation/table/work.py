@@ -163,14 +163,12 @@ def make(root: Path, experiment: Experiment) -> str:
             time.sleep(0.5)
 
 
-def missing(store: Store, experiments: Iterable[Experiment], /) -> list[Experiment]:
+def missing(store: Store, experiments: Iterable[Experiment], /, *, engine: str) -> list[Experiment]:
     """Experiments without a finished, whole run by this code."""
-    from validation.gather.real import ENGINE
-
     found = []
     for experiment in experiments:
         try:
-            if store.find(ENGINE, experiment, tables=()) is None:
+            if store.find(engine, experiment, tables=()) is None:
                 found.append(experiment)
         except CorruptRun:
             found.append(experiment)  # `make` says so and makes it again

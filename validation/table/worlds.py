@@ -28,8 +28,8 @@ def worlds(table: Table, /) -> dict[str, World]:
             if cell.sampler == sampler and (made := _cell(table, cell.experiments)) is not None:
                 cells[CELL_NAMES.get(cell.correction, cell.correction)] = made
         found[sampler] = World(
-            label=f"mini-Qwen3, point {table.plan.point}, {sampler}",
-            group=f"mini-Qwen3, {sampler}",
+            label=f"{table.plan.preset}, {table.plan.point}, {sampler}",
+            group=f"{table.plan.preset}, {sampler}",
             lr=table.plan.references[0].lr,
             main=True,
             steps=table.steps,
