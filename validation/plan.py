@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from real.settings import Mini, SamplerName, working_point_a
-from theory.corrections import Correction, correction
+from theory.corrections import Correction, PpoRef, correction
 from theory.experiment import Experiment, Numerics
 from theory.resync import FAILURE_THRESHOLD
 from toy.settings import STALE, setting_s
@@ -61,6 +61,37 @@ EQUAL_PRODUCT = {2.0: 16, 4.0: 8, 8.0: 4}
 agree"""
 LOGIT_NOISE = 0.3
 """Nats; KL(mu||pi_s) of a few hundredths, that of quantised engines"""
+
+
+MILD_LR = 2.0
+"""At this learning rate the readings of claims ``ppo-reference`` and ``quantised`` are taken: at lr 4 PPO's
+four updates a batch alone left the floor (2.9 floors in environment 0)"""
+MINIBATCHES = 4
+"""Updates a batch of PPO, each with a quarter of the learning rate; with one, a before-batch ratio is 1"""
+PPO_PERIODS: dict[PpoRef, tuple[int, ...]] = {"before-batch": (1, 4, 16, STALE), "engine": (2, 4, STALE)}
+"""Sync periods by reference. On an exact engine "synced" is "engine"; synced every step it is "before-batch",
+and without a lag all three are one"""
+STRENGTHS: dict[str, Numerics] = {
+    "noise .3": Numerics(kind="gaussian", scale=0.3),
+    "noise .5": Numerics(kind="gaussian", scale=0.5),
+    "weight noise .1": Numerics(kind="weight-noise", scale=0.1),
+}
+"""Stand-ins for quantisation, frozen: logit noise in nats, and relative noise of every weight. In
+environment 0 they put KL(mu||pi) at .03, .08 and .06 nats per token"""
+BREAKING = ("noise .5", "weight noise .1")
+"""Of these, those that PPO is run under"""
+QUANTISED: dict[str, Correction] = {name: correction(name) for name in ("pg", "sc", "tis", "is")}
+"""Corrections run on every stand-in, synced every step; DLC is SC then"""
+
+
+def referring(reference: str, how: str, /) -> str:
+    """Name of the cell of PPO with a reference, under a sync period ("every 4") or a strength."""
+    return f"ppo on {reference}, {how}"
+
+
+def quantised(name: str, strength: str, /) -> str:
+    """Name of the cell of a correction on a noisy engine, synced every step."""
+    return f"{name}, {strength}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +155,7 @@ MAIN_LR = 4.0
 nothing to do there; at lr 4 it was not. Both on tuning environments."""
 LRS = (2.0, 4.0, 6.0, 8.0)
 """At 6 and 8 nearly every stale run crosses in its first half; at 2 few do"""
-PROBES = ("centering", "loop", "excess", "watching")
+PROBES = ("centering", "loop", "excess", "watching", "pipeline", "leaving")
 
 
 def environments(seed: int, /) -> tuple[int, ...]:
@@ -182,8 +213,50 @@ def toy_world(env: int, lr: float) -> WorldPlan:
         )
         for name, period in pairs
     ]
+    if lr == MILD_LR:
+        cells += _ppo(env)
+        cells += [
+            Cell(
+                name=quantised(name, strength),
+                experiments=(at(9, rule, numerics=numerics),),
+                seeds=RUNS,
+            )
+            for strength, numerics in STRENGTHS.items()
+            for name, rule in QUANTISED.items()
+        ]
     group = f"environment {env}"
     return WorldPlan(label=f"{group}, lr {lr:g}", group=group, lr=lr, main=main, cells=tuple(cells))
+
+
+def _ppo(env: int) -> list[Cell]:
+    """Cells of PPO by what its ratio refers to, several updates a batch."""
+
+    def at(reference: PpoRef, **changes: Any) -> tuple[Experiment, ...]:
+        rule = correction("ppo", ppo_ref=reference)
+        lr = MILD_LR / MINIBATCHES
+        return (
+            setting_s(
+                env, quantile=QUANTILE, lr=lr, correction=rule, minibatches=MINIBATCHES, seed=8, **changes
+            ),
+        )
+
+    cells = [
+        Cell(
+            name=referring(reference, f"every {period}"),
+            experiments=at(reference, sync_every=period),
+            seeds=RUNS,
+        )
+        for reference, periods in PPO_PERIODS.items()
+        for period in periods
+    ]
+    return cells + [
+        Cell(
+            name=referring("engine", strength),
+            experiments=at("engine", numerics=STRENGTHS[strength]),
+            seeds=RUNS,
+        )
+        for strength in BREAKING
+    ]
 
 
 REFERENCE_SEEDS = (10, 11, 12, 13)

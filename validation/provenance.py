@@ -19,6 +19,8 @@ ENTRIES = {
         "toy/measure.py",
         "validation/gather/exact.py",
         "validation/gather/gradients.py",
+        "validation/gather/leaving.py",
+        "validation/gather/pipeline.py",
         "validation/gather/shared_weights.py",
         "validation/gather/watching.py",
         "validation/watching_trial.py",

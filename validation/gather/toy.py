@@ -31,7 +31,7 @@ from toy.settings import STALE, setting_s
 from toy.simulate import ensemble
 from validation.derived import derived
 from validation.evidence import Cell, Evidence, Probe, Rows, World
-from validation.gather import gradients, watching
+from validation.gather import gradients, leaving, pipeline, watching
 from validation.gather.exact import entropy_scaled_discrepancy, lag_spread
 from validation.plan import HALF_BATCH, IS, NOISY, ON_POLICY, RUNS, Plan, WorldPlan
 from validation.provenance import code_digest
@@ -40,7 +40,12 @@ from validation.store import Store, StoredRun
 WEIGHTS = "weights.parquet"
 ENGINE = "toy"
 PROBES: Mapping[str, Callable[[int], dict[str, float]]] = MappingProxyType(
-    {**gradients.PROBES, "watching": watching.watching}
+    {
+        **gradients.PROBES,
+        "watching": watching.watching,
+        "pipeline": pipeline.pipeline,
+        "leaving": leaving.leaving,
+    }
 )
 """Numbers of one environment, by the name of the analysis"""
 
