@@ -99,15 +99,20 @@ LONG_LR = 0.2
 def longer_responses(
     correction: Correction, /, *, sampler: SamplerName = "torch", **changes: Any
 ) -> Experiment:
-    """Search traces of about 50 to 100 tokens: rewards +-1, no baseline, 32 x 4 responses a step.
+    """Search traces of about 50 to 100 tokens: rewards +-1, no baseline, 24 steps of 32 x 4 responses.
 
     A fourth of the responses of the working points at ten times their length. The warm start is used as it
     is: it was stopped where its accuracy leaves room. Arguments as point A.
     """
-    environment = Mini(
-        task="search", sampler=sampler, tau=1.0, eval_every=4, eval_prompts=128, eval_samples=1
-    )
-    fields = {"environment": environment, "lr": LONG_LR, "baseline": "none", "prompts": 32, "samples": 4}
+    environment = Mini(task="search", sampler=sampler, tau=1.0, eval_every=4, eval_prompts=96, eval_samples=1)
+    fields = {
+        "environment": environment,
+        "lr": LONG_LR,
+        "baseline": "none",
+        "steps": 24,
+        "prompts": 32,
+        "samples": 4,
+    }
     return _point(correction, sampler, fields | changes)
 
 

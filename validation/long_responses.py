@@ -37,7 +37,7 @@ STALE_CELLS = (PG, SC, IS, IS_RESYNC, DLC)
 
 COLLAPSED = 0.5
 """A run has collapsed from the first evaluation at which its accuracy is below this share of the start's: at
-a start of .25 and 128 responses that is three standard errors down"""
+a start of .3 and 96 responses that is three standard errors down"""
 ARTICLE_COLLAPSE, COLLAPSE_MARGIN = 0.9, 0.1
 """Article 2: about 90% of the trainer's own tokens are off-support at a collapse; a tenth below still is"""
 ARTICLE_RESYNC, RESYNC_MARGIN = 0.11, 0.03
