@@ -190,6 +190,20 @@ VERL = {
     "min_global_steps": [6],
     "max_global_steps": [6],
 }
+SGLANG = {
+    "output_ids": IDS,
+    "meta_info": {
+        "output_token_logprobs": [[lp, token, "x"] for lp, token in zip(MU, IDS, strict=True)],
+        "weight_version": "6",
+        "finish_reason": {"type": "stop"},
+    },
+}
+SWIFT = {
+    "response_token_ids": [IDS[:2], IDS[2:]],
+    "response_loss_mask": [[1, 1], [1]],
+    "rollout_logprobs": [[*MU[:2], -7.0], [*MU[2:], -7.0]],
+    "old_per_token_logps": [PI_S[:2], PI_S[2:]],
+}
 
 EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "canonical": ("canonical", CANONICAL),
@@ -204,6 +218,8 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "openrlhf": ("openrlhf", OPENRLHF),
     "tinker": ("tinker", TINKER),
     "verl batch": ("verl-batch", VERL),
+    "sglang": ("sglang", SGLANG),
+    "ms-swift": ("ms-swift", SWIFT),
 }
 
 
@@ -388,6 +404,12 @@ def test_align_moves_the_engines_side(tmp_path):
     _, block = read(lines(tmp_path / "log.jsonl", CANONICAL), align=1)
     assert counted(block, "logmu") == MU[:2]
     assert counted(block, "token") == IDS[1:]
+
+
+@pytest.mark.parametrize("by", [-(10**12), -4, 4, 10**12])
+def test_align_beyond_a_row_leaves_nothing_to_compare(tmp_path, by):
+    _, block = read(lines(tmp_path / "log.jsonl", CANONICAL), align=by)
+    assert counted(block, "logmu") == []
 
 
 def test_compressed_files_and_folders_of_shards_read_as_the_plain_file(tmp_path):

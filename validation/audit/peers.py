@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from theory.ess import EssState, ess_from_state
+from validation.audit.sums import ess_of_sums
 
 VERL_CLAMP = 2.0
 """verl's rollout_is_threshold: its ESS is taken on weights clamped to [0, 2]"""
@@ -22,15 +22,6 @@ TRL_CLIP = 3.0
 """TRL's vllm_importance_sampling_clip_max; its default mode zeroes whole responses above it"""
 _SAFETY = 20.0
 """verl bounds log ratios to +-20 before the exponential"""
-
-
-def clamped_ess(n: float, total: float, square: float) -> float:
-    """ESS share of clamped weights from their sums; the rule is that of `theory.ess`."""
-    if n == 0:
-        return math.nan
-    with np.errstate(divide="ignore"):
-        state = EssState(np.float64(n), np.log(total), np.log(square), np.log(total))
-    return float(ess_from_state(state))
 
 
 class PeerSums:
@@ -115,12 +106,12 @@ class PeerSums:
             "verl rollout_corr/chi2_token": s["bounded2"] / n - 1,
             "verl rollout_corr/chi2_seq": s["chi2_seq"] / self.rows - 1,
             "verl rollout_corr/rollout_is_mean": s["verl"] / n,
-            "verl rollout_corr/rollout_is_eff_sample_size": clamped_ess(n, s["verl"], s["verl2"]),
+            "verl rollout_corr/rollout_is_eff_sample_size": ess_of_sums(n, s["verl"], s["verl2"]),
             "verl training/rollout_probs_diff_mean": gap,
             "verl training/rollout_probs_diff_max": self.largest["gap"],
             "verl training/rollout_probs_diff_std": math.sqrt(max(s["gap2"] / n - gap**2, 0.0)),
             "verl training/rollout_actor_probs_pearson_corr": pearson,
-            "ms-swift rollout_correction/ess": clamped_ess(n, s["swift"], s["swift2"]),
+            "ms-swift rollout_correction/ess": ess_of_sums(n, s["swift"], s["swift2"]),
             "TRL sampling/sampling_logp_difference/mean": s["abs_d"] / n,
             "TRL sampling/sampling_logp_difference/max": self.largest["abs_d"],
             "TRL sampling/importance_sampling_ratio/mean": s["trl"] / self.rows,

@@ -278,9 +278,9 @@ class Log:
             row = row._replace(logpi_s=None, logpi=row.logpi if row.logpi is not None else row.logpi_s)
         elif old == "pi_s" and row.logpi_s is None:
             row = row._replace(logpi_s=row.logpi, logpi=None)
-        k = self.options.align
-        if k and isinstance(row.logmu, list):
+        if self.options.align and isinstance(row.logmu, list):
             mu = row.logmu
+            k = max(-len(mu), min(self.options.align, len(mu)))
             moved = [None] * k + mu[: len(mu) - k] if k > 0 else mu[-k:] + [None] * -k
             mask = row.mask if row.mask is not None else [1] * len(mu)
             edge = [0] * k + mask[k:] if k > 0 else mask[:k] + [0] * -k

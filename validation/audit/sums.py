@@ -154,20 +154,27 @@ class KeyedTable:
         return [(k, self.table.sums[i]) for k, i in sorted(self.index.items()) if i < len(self.table.sums)]
 
 
+def ess_of_sums(n: float, total: float, square: float, /) -> float:
+    """ESS share of `n` weights from the sums of the weights and of their squares; NaN for no weights."""
+    if n == 0:
+        return math.nan
+    with np.errstate(divide="ignore"):
+        state = EssState(np.float64(n), np.log(total), np.log(square), np.log(total))
+    return float(ess_from_state(state))
+
+
 def describe(sums: np.ndarray, /) -> dict[str, float]:
     """Figures of one bucket."""
     n, absolute, total, square, ratio, ratio2 = (float(v) for v in sums)
     if n == 0:
         return {"tokens": 0}
-    with np.errstate(divide="ignore"):
-        state = EssState(np.float64(n), np.log(ratio), np.log(ratio2), np.log(ratio))
     return {
         "tokens": int(n),
         "mean_abs_d": absolute / n,
         "mean_d": total / n,
         "rms_d": math.sqrt(square / n),
         "mean_ratio": ratio / n,
-        "ess_token": float(ess_from_state(state)),
+        "ess_token": ess_of_sums(n, ratio, ratio2),
     }
 
 

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from validation.audit.readers import canonical, memory, nemo_rl, open_instruct, prime_rl, slime, vllm_openai
+from validation.audit.readers import (
+    canonical,
+    memory,
+    nemo_rl,
+    open_instruct,
+    prime_rl,
+    sglang,
+    slime,
+    vllm_openai,
+)
 from validation.audit.readers.base import Reader
 
 _ORDER = (
@@ -18,6 +27,7 @@ _ORDER = (
     slime.READER,
     prime_rl.TRACES,
     vllm_openai.READER,
+    sglang.READER,
     # before the canonical trace: a framework's sample stays its own where a user adds a canonical column
     *memory.READERS,
     canonical.READER,

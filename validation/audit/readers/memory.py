@@ -1,9 +1,7 @@
-"""Samples as frameworks hold them in memory, written to JSON lines by a user: TRL async, AReaL, OpenRLHF.
+"""Samples as frameworks hold them in memory, written to JSON lines by a user.
 
-Tinker, verl.
-
-None of these writes them by itself. The conventions differ in alignment only; fill values stand where the
-mask is 0.
+TRL's asynchronous GRPO, AReaL, OpenRLHF, Tinker, verl, ms-swift. None of these writes them by itself. The
+conventions differ in alignment only; fill values stand where the mask is 0.
 """
 
 from __future__ import annotations
@@ -162,6 +160,37 @@ def _verl(record: Mapping[str, Any], source: Source, line: int) -> Iterator[Row]
         )
 
 
+def _recognise_swift(record: Mapping[str, Any]) -> bool:
+    return {"response_token_ids", "rollout_logprobs"} <= record.keys()
+
+
+def _swift(record: Mapping[str, Any], source: Source, line: int) -> Iterator[Row]:
+    """ms-swift's sample: a list a turn; one log-prob too many at a turn's end is its own, which it drops."""
+    turns = flat(record["response_token_ids"])
+    ids = [t for turn in turns for t in turn]
+
+    def joined(name: str) -> list[Any] | None:
+        parts = flat(record[name]) if record.get(name) is not None else []
+        if [len(p) for p in parts] == [len(t) + 1 for t in turns]:
+            parts = [p[:-1] for p in parts]
+        return [v for p in parts for v in p] if parts else None
+
+    yield Row(
+        where=where(source, line),
+        logmu=joined("rollout_logprobs"),
+        logpi_s=joined("old_per_token_logps") or joined("logp_pi_s"),
+        logpi=joined("logp_pi"),
+        token=ids,
+        mask=joined("response_loss_mask"),
+        step=record.get("step", source.step),
+        prompt=record.get("prompt_token_ids"),
+        version=record.get("version"),
+        trainer_version=record.get("trainer_version"),
+        file=source.file,
+        line=line,
+    )
+
+
 def _reader(name: str, source: str, recognise: Any, rows: Any, pi_s: Any = None) -> Reader:
     provenance = {"logmu": MEASURED, "logpi": MEASURED}
     if pi_s is not None:
@@ -180,4 +209,5 @@ READERS = (
     _reader("openrlhf", "OpenRLHF's experience", _recognise_openrlhf, _openrlhf, _OLD),
     _reader("tinker", "Tinker data", _recognise_tinker, _tinker),
     _reader("verl-batch", "verl's batch", _recognise_verl, _verl, _OLD),
+    _reader("ms-swift", "ms-swift's samples", _recognise_swift, _swift, _OLD),
 )
