@@ -11,17 +11,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from theory.estimate import Estimate, difference, mean_estimate
 from theory.floor import in_floors
 from theory.jackknife import jackknife
-from validation.evidence import World
+from validation.evidence import Evidence, World
 
 LN_FLOORS = "ln floors"
 """Unit of a deviation: 0 is one floor, ln 2 two floors"""
+RESAMPLES = 300
+"""Of a bootstrap over groups"""
 
 
 def deviation(world: World, cell: str, /) -> np.ndarray:
@@ -83,13 +85,50 @@ def estimate(
     Estimate
         NaN if no world had a reading.
     """
-    groups: dict[str, list[World]] = defaultdict(list)
-    for world in worlds:
-        groups[world.group].append(world)
-    if len(groups) == 1 and all(len(g) == 1 for g in groups.values()):
-        return _within(next(iter(groups.values()))[0], reading, unit)
-    means = [_mean([reading(world) for world in group]) for group in groups.values()]
+    found = list(worlds)
+    if len(found) == 1:
+        return _within(found[0], reading, unit)
+    return over_groups(((world.group, reading(world)) for world in found), unit=unit)
+
+
+def over_groups(values: Iterable[tuple[str, float]], /, *, unit: str) -> Estimate:
+    """Mean over groups of the mean within each, given as pairs of group and value; NaN is left out."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for group, value in values:
+        groups[group].append(value)
+    means = [_mean(group) for group in groups.values()]
     return mean_estimate([m for m in means if not math.isnan(m)], unit=unit)
+
+
+def median_over_groups(
+    values: Iterable[tuple[str, float]], /, *, seed: int = 0
+) -> tuple[float, float, float]:
+    """Median of all values with its 95% interval from drawing groups with replacement; NaN is left out.
+
+    For what is skewed too much for a mean: a note beside the estimate that is judged. NaN for no value.
+    """
+    groups: dict[str, list[float]] = defaultdict(list)
+    for group, value in values:
+        if not math.isnan(value):
+            groups[group].append(value)
+    if not groups:
+        return math.nan, math.nan, math.nan
+    members = list(groups.values())
+    rng = np.random.default_rng([seed, 72])
+    drawn = [
+        np.median(np.concatenate([members[i] for i in rng.integers(len(members), size=len(members))]))
+        for _ in range(RESAMPLES)
+    ]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(np.median(np.concatenate(members))), float(low), float(high)
+
+
+def of_probes(
+    evidence: Evidence, name: str, reading: Callable[[Mapping[str, float]], float], /, *, unit: str
+) -> Estimate:
+    """Evaluate a reading of an analysis over its repetitions; NaN where the engine has no such analysis."""
+    probes = evidence.probes.get(name, ())
+    return over_groups(((probe.group, reading(probe.numbers)) for probe in probes), unit=unit)
 
 
 def _mean(values: list[float]) -> float:

@@ -11,7 +11,29 @@ from types import MappingProxyType
 
 from validation import plan
 from validation.check import Check
-from validation.checks import dlc, ess_half, noise_floor, resync_is, split, stale
+from validation.checks import (
+    centering,
+    cheapest,
+    dlc,
+    ess_half,
+    excess,
+    feedback,
+    floor_constant,
+    forecast,
+    heavy_tail,
+    infrastructure,
+    invisible,
+    monitor,
+    noise_floor,
+    off_support,
+    ppo_reference,
+    quantised,
+    rank,
+    resync_is,
+    split,
+    stale,
+    staleness_lr,
+)
 from validation.claims import CLAIMS
 from validation.evidence import Evidence
 
@@ -31,21 +53,70 @@ class ClaimChecks:
     """Where it can be checked"""
 
 
+_TOY: tuple[plan.Engine, ...] = ("toy",)
+_PIPELINE = ("pipeline",)
+_SCHEDULES = tuple(plan.scheduled(rule, n) for rule in plan.SCHEDULED for n in plan.PERIODS)
+
 CHECKS: Mapping[str, ClaimChecks] = MappingProxyType(
     {
         "split": ClaimChecks(checks=split.checks, cells=(plan.IS,)),
+        "floor-constant": ClaimChecks(
+            checks=floor_constant.checks, cells=(plan.NOISY, plan.NOISY_STALE), engines=_TOY
+        ),
+        "centering": ClaimChecks(checks=centering.checks, cells=(), probes=("centering",), engines=_TOY),
+        "feedback": ClaimChecks(checks=feedback.checks, cells=(), probes=("loop",), engines=_TOY),
         "noise-floor": ClaimChecks(checks=noise_floor.checks, cells=(plan.HALF_BATCH, plan.PG)),
         "ess-half": ClaimChecks(
             checks=ess_half.checks,
             cells=(plan.PG, plan.IS, plan.IS_RESYNC, plan.SEQ_IS, plan.SEQ_IS_RESYNC),
             every_rate=True,
         ),
+        "heavy-tail": ClaimChecks(checks=heavy_tail.checks, cells=(plan.IS,), every_rate=True, engines=_TOY),
+        "excess": ClaimChecks(checks=excess.checks, cells=(), probes=("excess",), engines=_TOY),
         "stale": ClaimChecks(checks=stale.checks, cells=(plan.PG, plan.SC, plan.IS_SC, plan.IS)),
         "dlc": ClaimChecks(checks=dlc.checks, cells=(plan.DLC, plan.DLC_RESPONSE, plan.DLC_FREE, plan.IS)),
         "resync-is": ClaimChecks(
             checks=resync_is.checks,
             cells=(plan.IS, plan.IS_RESYNC, plan.SEQ_IS, plan.SEQ_IS_RESYNC),
         ),
+        "quantised": ClaimChecks(
+            checks=quantised.checks,
+            cells=tuple(plan.quantised(rule, how) for rule in plan.QUANTISED for how in plan.STRENGTHS),
+            every_rate=True,
+            engines=_TOY,
+        ),
+        "ppo-reference": ClaimChecks(
+            checks=ppo_reference.checks, cells=ppo_reference.CELLS, every_rate=True, engines=_TOY
+        ),
+        "staleness-lr": ClaimChecks(
+            checks=staleness_lr.checks,
+            cells=tuple(
+                plan.scheduled(rule, n) for rule in (plan.PG, plan.SC) for n in plan.EQUAL_PRODUCT.values()
+            ),
+            every_rate=True,
+            engines=_TOY,
+        ),
+        "off-support": ClaimChecks(
+            checks=off_support.checks,
+            cells=(plan.PG, plan.SC, plan.PG_RESYNC, plan.SC_RESYNC, plan.IS_RESYNC, plan.DLC),
+            every_rate=True,
+            engines=_TOY,
+        ),
+        "invisible": ClaimChecks(checks=invisible.checks, cells=(), probes=("leaving",), engines=_TOY),
+        "rank": ClaimChecks(checks=rank.checks, cells=tuple(plan.CORRECTIONS), every_rate=True, engines=_TOY),
+        "infra-top-p": ClaimChecks(checks=infrastructure.top_p, cells=(), probes=_PIPELINE, engines=_TOY),
+        "infra-retokenisation": ClaimChecks(
+            checks=infrastructure.retokenisation, cells=(), probes=_PIPELINE, engines=_TOY
+        ),
+        "infra-reward-filter": ClaimChecks(
+            checks=infrastructure.reward_filter, cells=(), probes=_PIPELINE, engines=_TOY
+        ),
+        "infra-deferred": ClaimChecks(
+            checks=infrastructure.deferred, cells=(), probes=_PIPELINE, engines=_TOY
+        ),
+        "forecast": ClaimChecks(checks=forecast.checks, cells=forecast.CELLS, every_rate=True, engines=_TOY),
+        "monitor": ClaimChecks(checks=monitor.checks, cells=(), probes=("watching",), engines=_TOY),
+        "cheapest": ClaimChecks(checks=cheapest.checks, cells=(*plan.CORRECTIONS, *_SCHEDULES), engines=_TOY),
     }
 )
 """By claim id, in the order of the verdict table"""

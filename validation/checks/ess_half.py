@@ -21,7 +21,7 @@ from theory.resync import FAILURE_THRESHOLD
 from validation.check import Check, Control
 from validation.claims import CLAIMS
 from validation.evidence import Evidence, World
-from validation.floor import LN_FLOORS, deviation, estimate
+from validation.floor import LN_FLOORS, deviation, estimate, median_over_groups
 from validation.plan import IS, IS_RESYNC, PG, SEQ_IS, SEQ_IS_RESYNC
 
 LEAVES = 2.0
@@ -118,15 +118,19 @@ def _summary(worlds: list[World], gaps: list[float], level: Level) -> str:
     known = [g for g in gaps if not math.isnan(g)]
     if not known:
         return f"ESS crossed in the first half of the run in none of {len(worlds)} cells"
-    never = sum(
-        math.isinf(leaving(w, level.plain)) for w, g in zip(worlds, gaps, strict=True) if not math.isnan(g)
-    )
+    counted = [(w, g) for w, g in zip(worlds, gaps, strict=True) if not math.isnan(g)]
+    never = sum(math.isinf(leaving(w, level.plain)) for w, _ in counted)
     close = sum(abs(g) <= FACTOR_TWO for g in known)
     before = sum(g < 0 for g in known)
+    middle, low, high = map(math.exp, median_over_groups([(w.group, g) for w, g in counted]))
+    rates = sorted({w.lr for w, _ in counted})
+    by_rate = ", ".join(
+        f"{math.exp(np.median([g for w, g in counted if w.lr == lr])):.2g} at lr {lr:g}" for lr in rates
+    )
     return (
-        f"{len(known)} of {len(worlds)} cells crossed in time; median factor "
-        f"{math.exp(np.median(known)):.2g}, {close} within a factor 2, {before} left before, "
-        f"{never} never left"
+        f"{len(known)} of {len(worlds)} cells crossed in time; median factor {middle:.2g} "
+        f"[{low:.2g}, {high:.2g}], {by_rate}; {close} within a factor 2 ({close / len(known):.0%}), "
+        f"{before} left before, {never} never left"
     )
 
 
