@@ -275,6 +275,7 @@ CORRECTIONS: Mapping[str, Correction] = MappingProxyType(
         ),
     }
 )
+"""Every correction by its name, read-only"""
 
 
 def correction(name: str, /, *, ppo_ref: PpoRef | None = None, **changes: Any) -> Correction:
