@@ -1,8 +1,9 @@
 """Run every block of the documentation and write what it printed back under it.
 
     python docs/outputs.py                     # the blocks that take seconds
-    python docs/outputs.py --slow theory.md    # every block of a page
-    python docs/outputs.py --slow --runs DIR   # stored runs to be reused (the folder is written to)
+    python docs/outputs.py --slow= theory.md   # every block of a page
+    python docs/outputs.py --slow=toy          # and of the slow blocks those that hold a word
+    python docs/outputs.py --slow= --runs DIR  # stored runs to be reused (the folder is written to)
 
 Blocks of a page run in the page's order, in a folder of their own that looks like a checkout without runs:
 
@@ -103,7 +104,8 @@ def checkout(runs: Path | None = None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="lagfloor-docs-") as folder:
         place = Path(folder).resolve()
         for part in ROOT.iterdir():
-            if not part.name.startswith(".") and part.name not in ("runs", "report"):
+            hidden = part.name.startswith(".") and part.name not in (".venv-trl", ".venv-verl")
+            if not hidden and part.name not in ("runs", "report"):
                 (place / part.name).symlink_to(part)
         if runs is not None:
             (place / "runs").symlink_to(runs.resolve())
@@ -142,8 +144,8 @@ def comparable(text: str, *, digits: bool = True) -> str:
     return "\n".join(_SPACES.sub(" ", line).strip() for line in text.strip().splitlines())
 
 
-def run_page(page: Path, place: Path, *, slow: bool = False) -> Ran:
-    """Run the blocks of a page in a folder and compare; warnings are the caller's to turn into errors."""
+def run_page(page: Path, place: Path, *, slow: str | None = None) -> Ran:
+    """Run the blocks of a page in a folder and compare; of the slow ones those that hold the word `slow`."""
     text = page.read_text()
     document = Document(text, str(page))
     ran = Ran()
@@ -154,7 +156,7 @@ def run_page(page: Path, place: Path, *, slow: bool = False) -> Ran:
         if block.language == "output" and last is not None:
             _compare(ran, f"{page.name}:{line}", last[0], block.source, last[1])
             ran.edits.append((block.start, block.start + len(block.source), last[1]))
-        elif "slow" in block.tags and not slow:
+        elif "slow" in block.tags and (slow is None or slow not in block.source):
             ran.slow += 1
         elif block.language == "python":
             printed = (block, _run_python(block, document, line, place))
@@ -212,7 +214,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Regenerate; 1 if a command ended with another exit code than its page says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("pages", nargs="*", help="file names of pages; all if left out")
-    parser.add_argument("--slow", action="store_true", help="run slow blocks, too")
+    parser.add_argument("--slow", metavar="WORD", help="run the slow blocks that hold WORD, too; = for all")
     parser.add_argument("--runs", type=Path, help="folder of stored runs to reuse")
     chosen = parser.parse_args(arguments)
     known = {str(p.relative_to(DOCS)): p for p in pages()}
