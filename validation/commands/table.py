@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from validation.errors import CannotRun, running, usage
 
 if TYPE_CHECKING:
+    from validation.table.gather import Gathered
     from validation.table.plan import TablePlan
 
 
@@ -129,30 +130,38 @@ def numbers(text: str, flag: str, default: tuple[int, ...], /) -> tuple[int, ...
 def _run(plan: TablePlan, options: Options) -> int:
     started = time.perf_counter()
     kept = f"finished and begun runs are kept in {options.out}/; the same command goes on from there"
-    from validation.commands.check import command_line
-    from validation.table import gather, screen
-    from validation.table.summary import document
+    from validation.table.gather import gather
 
     try:
         with running():
-            found = gather.gather(
+            found = gather(
                 plan,
                 options.out,
                 jobs=options.jobs or min(2, os.cpu_count() or 1),
                 backend=options.backend,
                 say=lambda text: print(f"lagfloor: {text}", file=sys.stderr),
             )
-            if found.table is None:
-                raise CannotRun("; ".join(found.failures[:3]))
-            made = document(found.table, command=command_line(), seconds=time.perf_counter() - started)
-            gather.keep(made, options.out)
-            if options.json is not None:
-                from validation.atomic import write_json
-
-                write_json(options.json, made)
+        return finish(found, options, started=started)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(kept) from None
-    screen.print_table(made)
+
+
+def finish(found: Gathered, options: Options, *, started: float) -> int:
+    """Judge, keep and print a table; 1 if a run is missing in it."""
+    from validation.atomic import write_json
+    from validation.commands.check import command_line
+    from validation.table.gather import keep
+    from validation.table.screen import print_table
+    from validation.table.summary import document
+
+    with running():
+        if found.table is None:
+            raise CannotRun("; ".join(found.failures[:3]))
+        made = document(found.table, command=command_line(), seconds=time.perf_counter() - started)
+        keep(made, options.out)
+        if options.json is not None:
+            write_json(options.json, made)
+    print_table(made)
     for failure in found.failures:
         print(f"lagfloor: {failure}", file=sys.stderr)
     return int(bool(found.failures))

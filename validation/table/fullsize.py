@@ -8,7 +8,6 @@ off-support shares and resyncs are.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from real.fullsize.settings import FullSize
 from theory.experiment import Experiment, Numerics
-from validation.errors import CannotRun, running, usage
+from validation.errors import running, usage
 from validation.table.plan import REFERENCES, SEEDS, TablePlan, cells_of, check_seeds
 from validation.table.rows import CORRECTIONS, SAMPLERS, chosen
 
@@ -154,9 +153,9 @@ def make(root: Path, experiment: Experiment) -> str:
 
 
 def _run(plan: TablePlan, options: Options) -> int:
-    from validation.commands.check import command_line, writable
-    from validation.table import gather, screen
-    from validation.table.summary import document
+    from validation.commands.check import writable
+    from validation.commands.table import finish
+    from validation.table.gather import gather
 
     writable(options.json)
     if not Path(options.model or MODELS[options.preset]).exists():
@@ -166,22 +165,11 @@ def _run(plan: TablePlan, options: Options) -> int:
     from real import process
 
     process.prepare()
+    from real.fullsize.devices import cards, place
+
+    with usage():
+        place(plan.references[0].environment.devices, cards())
     started = time.perf_counter()
     with running():
-        with usage():
-            from real.fullsize.devices import cards, place
-
-            place(plan.references[0].environment.devices, cards())
-        found = gather.gather(plan, options.out, jobs=1, make=make, compare=False)
-        if found.table is None:
-            raise CannotRun("; ".join(found.failures[:3]))
-        made = document(found.table, command=command_line(), seconds=time.perf_counter() - started)
-        gather.keep(made, options.out)
-        if options.json is not None:
-            from validation.atomic import write_json
-
-            write_json(options.json, made)
-    screen.print_table(made)
-    for failure in found.failures:
-        print(f"lagfloor: {failure}", file=sys.stderr)
-    return int(bool(found.failures))
+        found = gather(plan, options.out, jobs=1, make=make, compare=False)
+    return finish(found, options, started=started)

@@ -110,7 +110,7 @@ def mini_plan(
     environment = Mini(
         sampler=engine,
         model=model,
-        eval_every=min(COMPARE_EVERY, steps),
+        eval_every=max(1, min(COMPARE_EVERY, steps)),
         eval_prompts=eval_prompts,
         eval_samples=2,
     )
