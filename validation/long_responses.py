@@ -193,7 +193,7 @@ def _invisible(all_courses: Sequence[Course], cell: str) -> Check:
         top = healthy(all_courses, column)
         # beyond 1e6 a ratio says nothing more, and a log-prob of -inf would end the mean
         logs = [math.log(min(max(float(c.found[column][at]) / top, 1e-6), 1e6)) for c, at in runs]
-        return mean_estimate(logs, unit="log ratio")
+        return mean_estimate(logs, unit="ln ratio")
 
     note = f"{len(runs)} of {len(METHOD_SEEDS)} runs collapsed"
     if runs:
@@ -204,7 +204,7 @@ def _invisible(all_courses: Sequence[Course], cell: str) -> Check:
         reading=f"search traces: KL on the never-synced sampler's prefixes at the collapse of stale {cell}, "
         "over the largest healthy one",
         form="at most",
-        predicted=Estimate(value=0.0, unit="log ratio"),
+        predicted=Estimate(value=0.0, unit="ln ratio"),
         margin=HEALTHY_MARGIN,
         measured=ratio("kl_sampler"),
         control=Control(what="the same on the trainer's own prefixes", measured=ratio("kl_own")),
@@ -277,10 +277,13 @@ class Options:
     """Where responses come from"""
     figure: Path = Path("report/long.svg")
     """Where the figure goes, when all cells are there"""
+    json: Path | None = None
+    """Also write the verdicts to this file"""
 
 
 def main(options: Options) -> int:
     """Run the study."""
+    from validation.atomic import write_json
     from validation.results import Results
     from validation.screen import print_verdicts
 
@@ -303,11 +306,16 @@ def main(options: Options) -> int:
         return 130
     print_courses(done)
     if set(chosen) == set(plan):
-        seconds = time.perf_counter() - started
-        command = "python -m validation.long_responses"
-        print_verdicts(
-            Results(engine="real", seed=0, seconds=seconds, command=command, checks=tuple(checks(done)))
+        results = Results(
+            engine="real",
+            seed=0,
+            seconds=time.perf_counter() - started,
+            command="python -m validation.long_responses",
+            checks=tuple(checks(done)),
         )
+        print_verdicts(results)
+        if options.json is not None:
+            write_json(options.json, results.document())
         _draw(done, options.figure)
     return 0
 
