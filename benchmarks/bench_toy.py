@@ -1,6 +1,7 @@
 """Throughput of the toy: run-steps per CPU-second beside a plain NumPy loop that reports the same statistics.
 
-    OMP_NUM_THREADS=1 python benchmarks/bench_toy.py [--json FILE]
+    OMP_NUM_THREADS=1 python benchmarks/bench_toy.py [--json FILE] [--figure docs/throughput.svg]
+    python benchmarks/bench_toy.py --draw FILE --figure docs/throughput.svg
 
 CPU time, not wall time: the machine may be busy. Two NumPy programs of one run and one correction (IS), where
 the compiled loop carries all corrections: the plain loop draws and scores response by response; the array
@@ -163,11 +164,45 @@ def setting_like(experiment, name: str):
     return dataclasses.replace(experiment, correction=rule)
 
 
+def draw(got: dict, path: Path) -> None:
+    """Three panels of run-steps per CPU-second, with both NumPy loops as lines to compare with."""
+    from validation.report.style import COLORS, new_figure, to_svg
+
+    titles = {
+        "seeds": "training seeds in one call",
+        "cells": "corrections, one after another",
+        "length": "tokens",
+    }
+    figure = new_figure(panels=len(titles))
+    for axes, (growth, title) in zip(figure.axes, titles.items(), strict=True):
+        x = [int(n) for n in got[growth]]
+        axes.plot(x, list(got[growth].values()), "o-", color=COLORS[0], label="compiled")
+        for name, label, color in (
+            ("arrays", "NumPy, arrays (1 seed, 8 tokens)", COLORS[1]),
+            ("plain", "NumPy, response by response", COLORS[2]),
+        ):
+            axes.axhline(got[name], color=color, linestyle="--", label=label)
+        axes.set(xscale="log", yscale="log", xlabel=title, xticks=x, xticklabels=[str(n) for n in x])
+        axes.minorticks_off()
+    figure.axes[0].set_ylabel("run-steps per CPU-second")
+    figure.axes[0].set_title("growth of the toy's throughput")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    path.write_text(to_svg(figure, name="throughput", ink="#808080"), encoding="utf-8")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures here as well")
-    path = parser.parse_args().json
+    parser.add_argument("--figure", type=Path, help="draw the growth into this SVG file")
+    parser.add_argument("--draw", type=Path, help="draw figures written by --json, measure nothing")
+    options = parser.parse_args()
+    if options.draw is not None:
+        if options.figure is None:
+            parser.error("--draw needs --figure, the file to write")
+        draw(json.loads(options.draw.read_text()), options.figure)
+        return
+    path = options.json
     stale = setting_s(correction="is", sync_every=STALE)
     steps = 5
     plain = steps / cpu_seconds(lambda: numpy_program(stale, steps=steps, batch=plain_batch), repeats=2)
@@ -188,6 +223,8 @@ def main() -> None:
         print(f"compiled, 4 seeds, {length:2d} tokens: {rate:.0f}")
     if path is not None:
         path.write_text(json.dumps(got, indent=1))
+    if options.figure is not None:
+        draw(got, options.figure)
 
 
 if __name__ == "__main__":
