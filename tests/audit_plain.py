@@ -200,6 +200,14 @@ def asynchronous(w: World, *, pinned: bool) -> Log:
     return Log(ids=w.ids, mu=w.mu, pi_s=trainer, pi=now, **(synced | {"version": synced["step"] - k}))
 
 
+def interpolated(w: World) -> Log:
+    """The trainer's middle log-probs are drawn as a line between the engine's and its own."""
+    log = lag(w)
+    assert log.pi is not None
+    log.pi_s = log.mu + column(w.rng.uniform(0.2, 0.8, w.rows)) * (log.pi - log.mu)
+    return log
+
+
 def fixed_per_token(w: World) -> Log:
     beta = 0.03 * w.rng.normal(size=1500)[w.ids]
     return w.log(beta, pi=w.mu - beta - w.normal(0.01), **w.synced(4))
@@ -271,6 +279,7 @@ PLAIN: Mapping[str, tuple[str, Callable[[World], Log]]] = MappingProxyType(
         ),
         "C49": (METRICS, lambda w: w.log(w.normal(np.where(w.marked(0.02), 2.5, 0.2)))),
         "C52": (METRICS, lambda w: w.log(0.0)),
+        "prox interpolated": (METRICS, interpolated),
         "syncs skipped": (
             WEIGHTS,
             lambda w: by_step(w, 12, lambda s: np.where(np.isin(s, [4, 8]), 0.25, 0.03)),

@@ -26,6 +26,7 @@ from validation.audit.detectors import (
     metrics,
     non_finite,
     numerics,
+    processed,
     sampled,
     weights,
 )
@@ -119,7 +120,7 @@ def detect(evidence: Evidence, forecast: Mapping[str, Any] | None = None, /) -> 
     """
     found = [*non_finite.detect(evidence), *fills.detect(evidence), *alignment.detect(evidence)]
     copied = bypass.detect(evidence)
-    told = sampled.detect(evidence) or calibration.detect(evidence)
+    told = sampled.detect(evidence) or processed.detect(evidence) or calibration.detect(evidence)
     found += [*told, *copied]
     if copied or told:
         # a copy says nothing of numerics; a wrong law is in every difference

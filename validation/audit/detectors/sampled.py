@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from validation.audit.evidence import BINS, Evidence, Mean, clustered_mean
+from validation.audit.evidence import Evidence, Mean, clustered_mean
 from validation.audit.finding import Figure, Finding
 
 SIGMAS = 6.0
@@ -33,24 +33,19 @@ SMALLEST_SHIFT = 0.004
 1.0005)"""
 
 
-PLAIN_SHIFT = 0.01
-"""The same where d has either sign: an error that is fixed per token is no distribution and shifts it, too"""
+FEWEST_IDS = 20
+"""Distinct ids over which the error of a mean can be taken"""
 
 
 LEAST_ESS = 0.15
 """Token ESS of the ratio below which its sample mean is not to be trusted"""
 
 
-DETERMINED = 0.5
-"""Share of d^2 on likely tokens that log mu determines, from which two temperatures are at work; noise: below
-.2"""
-
-
 def detect(evidence: Evidence, /) -> list[Finding]:
-    """Units first, then the identity, then how d depends on the token; the first that fires is it."""
+    """Units first, then the identity; the first that fires is it."""
     if evidence.live.sum() < LEAST_TOKENS:
         return []
-    for look in (_units, _ratio, _penalty, _temperature):
+    for look in (_units, _ratio):
         finding = look(evidence)
         if finding is not None:
             return [finding]
@@ -102,17 +97,30 @@ def _ratio(evidence: Evidence) -> Finding | None:
     off = Mean(ratio.value - 1, ratio.stderr)
     if abs(off.value) < SMALLEST_SHIFT or abs(off.z) < SIGMAS or abs(mean_d.z) < SIGMAS:
         return None
+    if not _beyond_ids(evidence, r):
+        return None
     # +1 if tokens were drawn from mu, -1 if from the trainer's law, 0 for symmetric noise on a log-prob,
     # large if
     # mu is the trainer's law without its tail
     leaning = mean_d.value / (0.5 * float(np.mean(d * d)))
     below = d[d < 0]
     one_sided = mean_d.value > 0 and float(below @ below) < 0.02 * float(d @ d)
-    if off.value < 0 and (leaning > 2 or one_sided) and (_shift_share(d) > 0.2 or off.value < -PLAIN_SHIFT):
+    if off.value < 0 and (leaning > 2 or one_sided):
         return _truncated(evidence, d, ratio, mean_d)
-    if off.value > PLAIN_SHIFT and leaning < -0.3:
+    if off.value > 0 and leaning < -0.3:
         return _raw(evidence, d, ratio, mean_d)
     return None
+
+
+def _beyond_ids(evidence: Evidence, r: np.ndarray) -> bool:
+    """Whether the mean of pi/mu is further from 1 than errors fixed per id (an output head's) put it."""
+    if evidence.token is None:
+        return True
+    token = evidence.token[evidence.live]
+    if (token < 0).any() or len(np.unique(token)) < FEWEST_IDS:
+        return True
+    by_id = clustered_mean(r, token)
+    return abs(by_id.value - 1) > SIGMAS / 2 * by_id.stderr
 
 
 def _common(ratio: Mean, mean_d: Mean) -> tuple[Figure, ...]:
@@ -187,8 +195,8 @@ def _raw(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> Findin
     p = np.exp(np.minimum(evidence.mu[evidence.live], 0.0))
     inverse = clustered_mean(np.exp(np.clip(d, -300, 300)), evidence.row[evidence.live])
     sure, unsure = np.abs(d)[p > 0.9], np.abs(d)[p < 0.5]
-    slope = _slope(evidence.mu[evidence.live], evidence.ref[evidence.live])
-    hint = "T < 1" if slope > 1.02 else "T > 1" if slope < 0.98 else "another law"
+    tilt = slope(evidence.mu[evidence.live], evidence.ref[evidence.live])
+    hint = "T < 1" if tilt > 1.02 else "T > 1" if tilt < 0.98 else "another law"
     return Finding(
         kind="sampled-vs-reported",
         fault=(
@@ -209,7 +217,7 @@ def _raw(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> Findin
             Figure(
                 what="mean |d| where p < 0.5, nats", value=float(unsure.mean()) if unsure.size else math.nan
             ),
-            Figure(what="slope of log pi on log mu", value=slope),
+            Figure(what="slope of log pi on log mu", value=tilt),
         ),
         rules_out=(
             "numerics and lag: both keep E[pi/mu] = 1",
@@ -222,100 +230,7 @@ def _raw(evidence: Evidence, d: np.ndarray, ratio: Mean, mean_d: Mean) -> Findin
     )
 
 
-def _slope(mu: np.ndarray, ref: np.ndarray) -> float:
+def slope(mu: np.ndarray, ref: np.ndarray) -> float:
+    """Slope of the regression of one log-prob on the other; 1 where there is no spread."""
     spread = float(np.var(mu))
     return float(np.mean((mu - mu.mean()) * (ref - ref.mean()))) / spread if spread > 0 else 1.0
-
-
-def _temperature(evidence: Evidence) -> Finding | None:
-    """Engine and trainer at two temperatures, both reported truly.
-
-    D is almost a function of the probability.
-    """
-    use = evidence.numerics
-    d, bins, row = evidence.d[use], evidence.bin[use], evidence.row[use]
-    if d.size < LEAST_TOKENS or float(np.sqrt(np.mean(d * d))) < 0.05:
-        return None
-    count = np.bincount(bins, minlength=BINS)
-    mean = np.bincount(bins, weights=d, minlength=BINS) / np.maximum(count, 1)
-    likely = bins >= BINS // 2
-    told = (
-        float(np.mean(mean[bins[likely]] ** 2) / max(float(np.mean(d[likely] ** 2)), 1e-12))
-        if likely.any()
-        else 0.0
-    )
-    rarest = evidence.mu[use] <= np.quantile(evidence.mu[use], 0.06)
-    rare, sure = clustered_mean(d[rarest], row[rarest]), clustered_mean(d[likely], row[likely])
-    opposite = rare.value * sure.value < 0 and abs(rare.z) > 3 and abs(sure.z) > SIGMAS
-    # a policy that sharpens leans the same way, but not as a function of the probability alone
-    if not opposite or told < (0.8 if evidence.lag_free == "no" else DETERMINED):
-        return None
-    slope = _slope(evidence.mu[use], evidence.ref[use])
-    return Finding(
-        kind="sampled-vs-reported",
-        fault=(
-            "engine and trainer score at two temperatures: d is a function of the probability,"
-            f" {'positive' if sure.value > 0 else 'negative'} on likely tokens and of the other sign on rare"
-            f" ones (the engine is {'colder' if sure.value > 0 else 'hotter'})"
-        ),
-        confidence=0.85,
-        explains=max(0.5, min(told, 1.0)),
-        figures=(
-            Figure(what="mean d on the rarest tokens, nats", value=rare.value, stderr=rare.stderr),
-            Figure(what="mean d on the likelier half, nats", value=sure.value, stderr=sure.stderr),
-            Figure(what="share of d^2 there that log mu determines", value=told),
-            Figure(what="slope of log pi on log mu", value=slope),
-        ),
-        rules_out=("numerics: noise has no sign that depends on the probability",),
-        first="divide the trainer's logits by the sampling temperature before log_softmax",
-    )
-
-
-def _penalty(evidence: Evidence) -> Finding | None:
-    """Detect: a repetition penalty on one side: ids seen before in the row differ from the others."""
-    if evidence.token is None or (evidence.token[evidence.live] < 0).any():
-        return None
-    use = evidence.numerics
-    d, row, token, bins = evidence.d[use], evidence.row[use], evidence.token[use], evidence.bin[use]
-    seen = _seen_before(row, token)
-    if seen.sum() < 50 or (~seen).sum() < 50:
-        return None
-    # within bins of probability, so that only repetition differs
-    fresh_mean = np.bincount(bins[~seen], weights=d[~seen], minlength=BINS)
-    fresh_count = np.bincount(bins[~seen], minlength=BINS)
-    comparable = fresh_count[bins[seen]] >= 20
-    if comparable.sum() < 50:
-        return None
-    expected = fresh_mean[bins[seen]] / np.maximum(fresh_count[bins[seen]], 1)
-    contrast = clustered_mean((d[seen] - expected)[comparable], row[seen][comparable])
-    rms = float(np.sqrt(np.mean(d * d)))
-    if abs(contrast.z) < SIGMAS or abs(contrast.value) < max(0.02, 0.3 * rms):
-        return None
-    return Finding(
-        kind="sampled-vs-reported",
-        fault=(
-            f"d differs by {contrast.value:+.3f} nats on ids that occurred before in the row: a repetition or"
-            " presence penalty on one side only"
-        ),
-        confidence=0.8,
-        explains=0.8,
-        figures=(
-            Figure(what="d on repeated ids minus others, nats", value=contrast.value, stderr=contrast.stderr),
-            Figure(what="share of tokens with a repeated id", value=float(seen.mean())),
-            Figure(what="rms d, nats", value=rms),
-        ),
-        rules_out=("numerics: kernels do not know which ids came before",),
-        first=(
-            "switch penalties off in the engine (repetition_penalty = 1, presence_penalty = frequency_penalty"
-            " = 0)"
-        ),
-    )
-
-
-def _seen_before(row: np.ndarray, token: np.ndarray) -> np.ndarray:
-    """Whether the same id stood earlier in the same row."""
-    order = np.lexsort((np.arange(len(row)), token, row))
-    again = np.append(False, (np.diff(row[order]) == 0) & (np.diff(token[order]) == 0))
-    seen = np.zeros(len(row), dtype=bool)
-    seen[order] = again
-    return seen
