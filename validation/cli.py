@@ -30,8 +30,8 @@ class Subcommand:
 _TABLE = {
     "check": ("check", "the claims, predicted beside measured, with verdicts"),
     "run": ("run", "one experiment into a run folder; resumable"),
-    "phase": ("phase", "where each correction holds on the toy: lr x sync period, drawn"),
     "report": ("report", "one HTML page from the last checks; README block"),
+    "phase": ("phase", "where each correction holds on the toy: lr x sync period, drawn"),
     "table": ("table", "samplers x corrections x seeds on mini-Qwen3; resumable"),
     "audit": ("audit", "what is wrong with a run, from its own logs"),
     "watch": ("watch", "a run as it goes, in the terminal"),

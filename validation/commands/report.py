@@ -25,6 +25,7 @@ class Options:
 
 def main(options: Options) -> int:
     """Write the page; 0 when it was written."""
+    from validation.report import phase
     from validation.report.curves import read_curves
     from validation.report.readme import write_readme
     from validation.report.results import CHECKS, read_results
@@ -35,6 +36,7 @@ def main(options: Options) -> int:
         results = read_results(options.runs)
         curves = [read_curves(options.runs / CHECKS, result.engine) for result in results]
         tables = read_tables(options.runs / TABLES)
+        diagrams = phase.read_phase(options.runs / CHECKS)
     for made in tables:
         _write(options.out.parent / name_of(made), render_table(made))
     if not results:
@@ -53,6 +55,8 @@ def main(options: Options) -> int:
         for name, (draw, caption) in _FIGURES.items():
             svg = to_svg(getattr(figures, draw)(engines), name=name)
             shown.append(Shown(svg=svg, caption=caption, command=command))
+    for name, figure, caption in phase.figures(diagrams):
+        shown.append(Shown(svg=to_svg(figure, name=name), caption=caption, command=phase.COMMAND))
     made = {
         "seeds": ", ".join(f"{r.engine} {r.seed}" for r in results),
         "seconds": ", ".join(f"{r.engine} {r.seconds:.0f}" for r in results),

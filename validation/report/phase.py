@@ -20,6 +20,7 @@ from validation.report.style import INK, new_figure
 
 FILE = "toy-phase.parquet"
 """What `phase` leaves among the results of `check`"""
+COMMAND = "python -m validation phase"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
