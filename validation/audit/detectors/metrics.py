@@ -14,6 +14,20 @@ FAILED = 0.5
 threshold"""
 
 
+LONG = 100
+"""Tokens a row needs before a few heavy ones of its own do not make it stand out"""
+CARRIED = 0.85
+"""Share of sum d^2 on the worst quarter of the rows from which the tail stands on rows, not on tokens"""
+
+
+def _by_rows(evidence: Evidence) -> bool:
+    square = np.bincount(evidence.row, weights=evidence.d**2)
+    length = np.bincount(evidence.row)
+    square = np.sort(square[length > 0])[::-1]
+    worst = square[: max(len(square) // 4, 1)].sum()
+    return float(np.median(length[length > 0])) >= LONG and float(worst) > CARRIED * float(square.sum())
+
+
 def detect(evidence: Evidence, found: list[Finding], /) -> list[Finding]:
     """Detect: the clamped ESS looks fine while the raw one has failed.
 
@@ -32,7 +46,7 @@ def detect(evidence: Evidence, found: list[Finding], /) -> list[Finding]:
     named = [f for f in found if not f.scattered and f.explains > 0.1]
     # so does lag, where versions tell it from numerics: it is the cause, and the metric hides it
     lagging = evidence.reference == "logpi" and not evidence.pure.all()
-    confidence = 0.4 if named or few or lagging else 0.9
+    confidence = 0.4 if named or few or lagging or _by_rows(evidence) else 0.9
     return [
         Finding(
             kind="misleading-metrics",
