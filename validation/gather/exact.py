@@ -66,8 +66,10 @@ def _scaled_discrepancy(
     *,
     memory: Memory,
 ) -> jax.Array:
-    shape, dtype = task.logits_CTUV.shape, task.logits_CTUV.dtype
-    frozen = noise(engine, engine_key(environment_words), shape, dtype)
+    # drawn in single precision, as the runs draw it: double would be other numbers
+    drawn = engine._replace(scale=engine.scale.astype(jnp.float32))
+    key, shape = engine_key(environment_words), task.logits_CTUV.shape
+    frozen = noise(drawn, key, shape, jnp.float32).astype(task.logits_CTUV.dtype)
 
     def entropy(logp_CTUV: jax.Array) -> jax.Array:
         return -jnp.sum(jnp.exp(logp_CTUV) * logp_CTUV, -1, keepdims=True)

@@ -63,8 +63,9 @@ def start_of(experiment: Experiment) -> Start:
     with jax.enable_x64(True):
         logpi = log_softmax(jnp.asarray(task.logits_CTUV, jnp.float64))
         engine = engine_settings(experiment.numerics, jnp.float64)
-        # the run's own noise is single precision: the same numbers, rounded
-        delta = noise(engine, engine_key(environment.seed), logpi.shape, jnp.float32).astype(jnp.float64)
+        # drawn in single precision, as the run draws it: double would be other numbers
+        drawn = engine_settings(experiment.numerics, jnp.float32)
+        delta = noise(drawn, engine_key(environment.seed), logpi.shape, jnp.float32).astype(jnp.float64)
         logmu = sampled_log_probs(logpi, delta, engine)
         visits = occupancy(logmu, memory=memory_of(environment))
     mu = np.exp(np.asarray(logmu))
