@@ -32,8 +32,10 @@ install: $(VENV)/.installed
 check: $(VENV)/.installed
 	@echo "check: the closed forms (seconds) ..."
 	@$(PY) -m validation check theory --json report/check-theory.json
-	@echo "check: the claims on the toy (about a minute) ..."
+	@echo "check: the claims on the toy (under four minutes on two cores) ..."
 	@$(PY) -m validation check toy --json report/check-toy.json
+	@echo "check: the toy's phase diagrams (a minute) ..."
+	@$(PY) -m validation phase
 	@echo "check: the claims on a real Qwen3 sampled by vLLM (several minutes; finished runs are reused) ..."
 	@$(PY) -m validation check real --json report/check-real.json
 	@$(PY) -m validation report

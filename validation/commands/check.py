@@ -26,7 +26,7 @@ class Options:
     """Check the claims of one engine, each with a margin fixed beforehand and a control that must fail."""
 
     engine: Annotated[Literal["toy", "real", "theory"], tyro.conf.Positional]
-    """toy: JAX simulator, a minute; real: mini-Qwen3 sampled by vLLM, minutes; theory: closed forms"""
+    """toy: JAX simulator, minutes; real: mini-Qwen3 sampled by vLLM, minutes; theory: closed forms"""
     only: str = ""
     """Claim ids, separated by commas; all that have a check if left out"""
     seed: int = 0
