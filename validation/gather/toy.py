@@ -256,7 +256,10 @@ def _rows(root: Path, plan: Plan) -> Rows:
             pi_s = log_probs(task, jnp.asarray(result.theta_sampler[0, -1], jnp.float64))
             pi = log_probs(task, jnp.asarray(result.theta[0, -1], jnp.float64))
             key = engine_key(environment.seed)
-            mu = sampled_log_probs(pi_s, noise(engine, key, pi_s.shape, pi_s.dtype), engine)
+            # drawn in single precision, as the run draws it: double would be other numbers
+            drawn = engine_settings(experiment.numerics, jnp.float32)
+            delta = noise(drawn, key, pi_s.shape, jnp.float32).astype(jnp.float64)
+            mu = sampled_log_probs(pi_s, delta, engine)
         columns = {"logmu": mu, "logpi_s": pi_s, "logpi": pi}
         return {name: np.asarray(x).reshape(-1) for name, x in columns.items()}
 
