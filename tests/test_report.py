@@ -17,7 +17,9 @@ from validation.report.figures import SHOWN
 from validation.report.page import Shown, render
 from validation.report.readme import BEGIN, END, claims_table, write_readme
 from validation.report.results import CHECKS, read_results
+from validation.report.seeds import compare_seeds
 from validation.report.style import new_figure, to_svg
+from validation.results import Results, save
 
 HOSTILE = '<script>alert("x")</script>&{{ 7*7 }}'
 
@@ -156,6 +158,36 @@ def test_the_report_draws_every_figure_from_the_kept_curves(curves, tmp_path):
     assert page.count("<svg") == 4
     assert "crosses at 5" in page  # exp(-.03 * 25) is the first below one half
     assert alone.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_verdicts_that_change_with_the_seed_are_shown_and_the_rest_counted(runs, tmp_path):
+    folder = runs("toy", row())
+    rows = [row(verdict="holds"), row(reading="worst step", verdict="fails")]
+    for seed, last in ((0, "fails"), (1, "undecided"), (12, "fails")):
+        data = json.loads((folder / CHECKS / "toy.json").read_text(encoding="utf-8"))
+        data |= {"seed": seed, "details": [rows[0], row(reading="worst step", verdict=last)]}
+        (folder / CHECKS / f"toy-seed-{seed}.json").write_text(json.dumps(data), encoding="utf-8")
+    compared = compare_seeds(folder / CHECKS, "toy")
+    assert compared is not None
+    assert compared.seeds == [0, 1, 12]
+    assert compared.alike == 1
+    assert compared.changed == [("dlc", "worst step", {0: "fails", 1: "undecided", 12: "fails"})]
+    out = tmp_path / "index.html"
+    report.main(report.Options(runs=folder, out=out))
+    page = out.read_text(encoding="utf-8")
+    assert "Verdicts under seeds 0, 1, 12: 1 alike, 1 changed." in page
+    assert compare_seeds(folder / CHECKS, "real") is None
+
+
+def test_results_are_kept_as_the_last_and_under_their_seed(tmp_path):
+    for seed in (0, 4):
+        save(Results(engine="theory", seed=seed, seconds=1.0, command="c", checks=()), None, tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "theory.json",
+        "theory-seed-0.json",
+        "theory-seed-4.json",
+    }
+    assert json.loads((tmp_path / "theory.json").read_text(encoding="utf-8"))["seed"] == 4
 
 
 def test_a_crossing_is_read_at_the_step_it_happened(curves):

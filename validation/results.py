@@ -114,14 +114,18 @@ def bound(check: Check) -> str:
 
 
 def save(results: Results, evidence: Evidence | None, folder: Path, /) -> None:
-    """Keep what the report needs: checks with their notes, and the curves behind the figures."""
+    """Keep what the report needs: checks with their notes, and the curves behind the figures.
+
+    The last results of an engine, and beside them those of every seed, to be compared with each other.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     if evidence is not None:
         table = curves(evidence)
         write_file(folder / f"{results.engine}-curves.parquet", lambda path: pq.write_table(table, path))
     details = [detail(check) for check in results.checks]
     extra = {"command": results.command, "details": details}
-    write_json(folder / f"{results.engine}.json", results.document() | extra)
+    for name in (results.engine, f"{results.engine}-seed-{results.seed}"):
+        write_json(folder / f"{name}.json", results.document() | extra)
 
 
 def detail(check: Check, /) -> dict[str, Any]:

@@ -29,6 +29,7 @@ def main(options: Options) -> int:
     from validation.report.curves import read_curves
     from validation.report.readme import write_readme
     from validation.report.results import CHECKS, read_results
+    from validation.report.seeds import compare_seeds
     from validation.report.table_page import name_of, read_tables, render_table
     from validation.table.gather import FOLDER as TABLES
 
@@ -37,6 +38,7 @@ def main(options: Options) -> int:
         curves = [read_curves(options.runs / CHECKS, result.engine) for result in results]
         tables = read_tables(options.runs / TABLES)
         diagrams = phase.read_phase(options.runs / CHECKS)
+        seeds = [compare_seeds(options.runs / CHECKS, result.engine) for result in results]
     for made in tables:
         _write(options.out.parent / name_of(made), render_table(made))
     if not results:
@@ -63,7 +65,8 @@ def main(options: Options) -> int:
         "versions": ", ".join(f"{k} {v}" for k, v in versions().items()),
         "machine": platform.platform(),
     }
-    _write(options.out, render(results, shown, made=made))
+    compared = [c for c in seeds if c is not None]
+    _write(options.out, render(results, shown, made=made, compared=compared))
     if options.figure is not None and engines:
         # an image file has no page to take its ink from: a grey that reads on white and on black
         _write(options.figure, to_svg(figures.ess_figure(engines), name="ess", ink="#808080"))

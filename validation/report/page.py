@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from validation.report.results import VERDICTS, Result
+from validation.report.seeds import Comparison
 
 TEMPLATE = "page.html.j2"
 
@@ -31,6 +32,7 @@ def render(
     figures: Sequence[Shown],
     *,
     made: Mapping[str, str] | None = None,
+    compared: Sequence[Comparison] = (),
 ) -> str:
     """Return the page as HTML; every text but our own SVG is escaped."""
     environment = jinja2.Environment(
@@ -45,4 +47,5 @@ def render(
         results=results,
         figures=[{"svg": Markup(f.svg), "caption": f.caption, "command": f.command} for f in figures],
         made=made or {},
+        compared=compared,
     )
