@@ -80,31 +80,47 @@ def retokenised(task: Task, p_CTUV: np.ndarray, pair: tuple[int, int, int]) -> n
     return _over_states(task, np.ones((C, V)), at)
 
 
-def filtered(task: Task, mu_CTUV: np.ndarray, p_CTUV: np.ndarray, keep_wrong: float) -> np.ndarray:
-    """Bias (D, V) of dropping wrong responses, under a sampler mu: prompts are scaled by their success."""
+def _some(share_C: np.ndarray, samples: int) -> np.ndarray:
+    """Probability of each prompt that any of its responses is there, of which each is with a given share."""
+    return 1 - (1 - np.minimum(share_C, 1)) ** samples
+
+
+def filtered(
+    task: Task, mu_CTUV: np.ndarray, p_CTUV: np.ndarray, keep_wrong: float, *, samples: int
+) -> np.ndarray:
+    """Bias (D, V) of dropping wrong responses, under a sampler mu: prompts are scaled by their success.
+
+    A prompt of whose `samples` responses none is kept teaches nothing in that batch.
+    """
     right = (task.reward_CV > 0).astype(float)
     kept_CV = mu_CTUV[:, 0, -1] * np.where(right > 0, 1.0, keep_wrong)
+    some_C = _some(kept_CV.sum(-1), samples)
     kept_CV /= kept_CV.sum(-1, keepdims=True)
 
     def at(state: tuple[int, int, int], advantage: np.ndarray) -> np.ndarray:
-        mu, p = mu_CTUV[state], p_CTUV[state]
+        mu, p, c = mu_CTUV[state], p_CTUV[state], state[0]
         if state[1]:
-            return score_mean(mu * advantage, p)
-        return law.reward_filter(mu, p, right[state[0]], keep_wrong=keep_wrong).gradient
+            return some_C[c] * score_mean(mu * advantage, p)
+        return some_C[c] * law.reward_filter(mu, p, right[c], keep_wrong=keep_wrong).gradient
 
     return _over_states(task, kept_CV, at) - exact_gradient(task, p_CTUV)
 
 
-def deferred(task: Task, before_CTUV: np.ndarray | None, p_CTUV: np.ndarray, defer_from: int) -> np.ndarray:
+def deferred(
+    task: Task, before_CTUV: np.ndarray | None, p_CTUV: np.ndarray, defer_from: int, *, samples: int
+) -> np.ndarray:
     """Bias (D, V) of long responses that arrive a step late; `before_CTUV` None: in the first batch."""
     long = np.arange(task.projector_VV.shape[0]) >= defer_from
     everything = np.ones_like(long)
     if before_CTUV is None:
-        return _over_states(
-            task,
-            np.zeros_like(task.reward_CV),  # later tokens have no contrast and no mismatch: no bias there
-            lambda s, advantage: law.first_batch_bias(p_CTUV[s], advantage, long),
-        )
+        some_C = _some(np.where(long, 0.0, p_CTUV[:, 0, -1]).sum(-1), samples)
+
+        def first_batch(state: tuple[int, int, int], advantage: np.ndarray) -> np.ndarray:
+            g = gradient(p_CTUV[state], advantage)
+            return some_C[state[0]] * (g + law.first_batch_bias(p_CTUV[state], advantage, long)) - g
+
+        # later tokens have no contrast and no mismatch: no bias there
+        return _over_states(task, np.zeros_like(task.reward_CV), first_batch)
 
     first, first_before = p_CTUV[:, 0, -1], before_CTUV[:, 0, -1]
     # the batch is averaged over the responses in it, and their number changes with the share of long ones
@@ -120,7 +136,7 @@ def deferred(task: Task, before_CTUV: np.ndarray | None, p_CTUV: np.ndarray, def
 
 
 def exact_bias(
-    task: Task, chosen: Infrastructure, p_CTUV: np.ndarray, before_CTUV: np.ndarray | None
+    task: Task, chosen: Infrastructure, p_CTUV: np.ndarray, before_CTUV: np.ndarray | None, *, samples: int
 ) -> np.ndarray:
     """Bias (D, V) of the uncorrected update on-policy, for the one fault that is on.
 
@@ -134,6 +150,8 @@ def exact_bias(
         Policy before the update, which is also the sampler's.
     before_CTUV : array or None
         Policy one update earlier; None before the first.
+    samples : int
+        Responses per prompt: of few, none may be left.
 
     Raises
     ------
@@ -151,7 +169,7 @@ def exact_bias(
     if chosen.retokenise is not None:
         return retokenised(task, p_CTUV, chosen.retokenise)
     if chosen.defer_from is not None:
-        return deferred(task, before_CTUV, p_CTUV, chosen.defer_from)
+        return deferred(task, before_CTUV, p_CTUV, chosen.defer_from, samples=samples)
     if chosen.keep_wrong < 1:
-        return filtered(task, p_CTUV, p_CTUV, chosen.keep_wrong)
+        return filtered(task, p_CTUV, p_CTUV, chosen.keep_wrong, samples=samples)
     return top_p(task, p_CTUV, chosen.top_p)

@@ -25,20 +25,27 @@ from toy.simulate import ensemble
 
 ENVIRONMENT = Sequence(prompts=4, length=2, vocabulary=8, embedding=6, rank=6, beta=2.0, quantile=0.7)
 """Two tokens, for which all vectors are exact"""
-LR, SAMPLES, STEPS, SEEDS = 2.0, 256, 4, 16
+LR, SAMPLES, STEPS, SEEDS = 4.0, 256, 4, 24
 CORRECTED = ("pg", "sc", "is", "seq-is", "is-sc", "dlc")
 TOP_P = 0.8
 
 
 def faults(env: int) -> Mapping[str, Infrastructure]:
-    """One fault each; the pair that comes back as one token is the one drawn most often."""
-    pair = _likeliest_pair(_policy(build(dataclasses.replace(ENVIRONMENT, seed=env))))
+    """Return one fault each, where it can be read.
+
+    The pair drawn most often comes back as one token; the first tokens that make a response long split every
+    prompt's responses as evenly as they can.
+    """
+    start = _policy(build(dataclasses.replace(ENVIRONMENT, seed=env)))
+    pair = _likeliest_pair(start)
+    short = np.cumsum(start[:, 0, -1], axis=-1)[:, :-1]
+    defer_from = 1 + int(np.minimum(short, 1 - short).min(0).argmax())
     return MappingProxyType(
         {
             "top-p": Infrastructure(top_p=TOP_P),
             "retokenisation": Infrastructure(retokenise=pair),
             "reward-filter": Infrastructure(keep_wrong=0.0),
-            "deferred": Infrastructure(defer_from=ENVIRONMENT.vocabulary // 2),
+            "deferred": Infrastructure(defer_from=defer_from),
         }
     )
 
@@ -51,7 +58,7 @@ def pipeline(env: int) -> dict[str, float]:
     plain = _first(_run(env, Infrastructure(), "pg"), g)
     found: dict[str, float] = {}
     for name, chosen in faults(env).items():
-        exact = bias.exact_bias(task, chosen, start, None)
+        exact = bias.exact_bias(task, chosen, start, None, samples=SAMPLES)
         runs = {rule: _run(env, chosen, rule) for rule in CORRECTED}
         found[f"{name}: coefficient"] = _coefficient(_first(runs["pg"], g), exact)
         found[f"{name}: coefficient, off"] = _coefficient(plain, exact)
@@ -122,7 +129,7 @@ def _later(task, chosen: Infrastructure, runs: Ensemble) -> float:
     for theta in runs.theta.astype(np.float64):
         tables = [_policy(task), *(_policy(task, weights) for weights in theta[:-1])]
         for k in range(1, STEPS):
-            exact = bias.exact_bias(task, chosen, tables[k], tables[k - 1])
+            exact = bias.exact_bias(task, chosen, tables[k], tables[k - 1], samples=SAMPLES)
             update = (theta[k] - theta[k - 1]) / LR - bias.exact_gradient(task, tables[k])
             dot += float((update * exact).sum())
             square += float((exact**2).sum())
