@@ -123,7 +123,7 @@ def test_frozen_noise_is_one_engine_and_fresh_noise_another_each_step():
     assert all(abs(x - y) > 1e-3 for x, y in pairs)
 
 
-def noised(e, s: int, k: int) -> np.ndarray:
+def noised(e, s: int, k: int | slice) -> np.ndarray:
     """What the engine added to the logits of the drawn tokens' states, less its mean over the draws."""
     return e.drawn["logmu"][s, k] - e.drawn["logpi_s"][s, k]
 

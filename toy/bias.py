@@ -25,13 +25,15 @@ def _over_states(task: Task, first_CV: np.ndarray, at: Vector) -> np.ndarray:
     total = np.zeros(task.weights_shape)
     C, T, U, V = task.logits_CTUV.shape
     for c in range(C):
-        places = [(c, 0, U - 1, 1.0, task.reward_CV[c])]
+        places = [((c, 0, U - 1), 1.0, task.reward_CV[c])]
         places += [
-            (c, t, u, first_CV[c, u], np.full(V, task.reward_CV[c, u])) for t in range(1, T) for u in range(V)
+            ((c, t, u), first_CV[c, u], np.full(V, task.reward_CV[c, u]))
+            for t in range(1, T)
+            for u in range(V)
         ]
-        for *state, weight, advantage in places:
-            vector = at(tuple(state), advantage)
-            total += weight * np.outer(task.features_CTUD[tuple(state)], task.projector_VV @ vector)
+        for state, weight, advantage in places:
+            vector = at(state, advantage)
+            total += weight * np.outer(task.features_CTUD[state], task.projector_VV @ vector)
     return total / C
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from theory.corrections import correction
@@ -96,7 +97,7 @@ def _run(env: int, chosen: Infrastructure, rule: str) -> Ensemble:
 def _policy(task, theta_DV: np.ndarray | None = None) -> np.ndarray:
     with jax.enable_x64(True):
         weights = np.zeros(task.weights_shape) if theta_DV is None else theta_DV.astype(np.float64)
-        return np.exp(np.asarray(log_probs(task, weights)))
+        return np.exp(np.asarray(log_probs(task, jnp.asarray(weights))))
 
 
 def _likeliest_pair(p_CTUV: np.ndarray) -> tuple[int, int, int]:
