@@ -39,6 +39,11 @@ def _mean(cell: Mapping[str, Any], key: str) -> np.ndarray:
 
 def _curves(axes: Axes, made: Document, sampler: str, key: str) -> None:
     cells = {c["correction"]: _mean(c, key) for c in _shown(made, sampler)}
+    for cell in made["cells"]:
+        # a named one that shares the runs of one that has no colour lends them its own
+        name, same = cell["correction"], cell["same"]
+        if cell["sampler"] == sampler and same and name in NAMED and same["row"] not in NAMED:
+            cells[name] = cells.pop(same["row"], _mean(cell, key))
     for name, values in cells.items():
         if name not in NAMED:
             axes.plot(made["steps"], values, color=LIGHT, linewidth=0.8, alpha=0.6)
