@@ -224,10 +224,14 @@ def main(arguments: list[str] | None = None) -> int:
     failed = 0
     for name in chosen.pages or known:
         page = known[name]
+        text = page.read_text()
         with checkout(chosen.runs) as place:
             ran = run_page(page, place, slow=chosen.slow)
         codes = [d for d in ran.differences if "exit code" in d]
-        text = page.read_text()
+        if page.read_text() != text:
+            print(f"{name}: left alone, it was changed while its blocks ran; run them again", file=sys.stderr)
+            failed += 1
+            continue
         new = rewritten(text, ran.edits)
         if new != text:
             page.write_text(new)
