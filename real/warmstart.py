@@ -170,6 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
         environment = Mini(sampler="torch", task=name, tau=1.0)
         right = evaluate(model, environment, seed=options.seed).accuracy
         metadata = {
+            "task": name,
             "command": f"python -m real.warmstart --task {name} --steps {recipe.steps} --seed {options.seed}",
             "seed": str(options.seed),
             "steps": str(recipe.steps),

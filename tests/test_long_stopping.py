@@ -14,7 +14,7 @@ from real.long.attempt import Chain, attempt
 from real.long.search import SEARCH
 from real.long.stopping import stopping
 from real.loop import start_model
-from real.model import load
+from real.recipe import RECIPES
 from real.samplers.base import Rollout
 from real.settings import longer_responses
 from real.task import EOS, PAD, Problem
@@ -71,27 +71,25 @@ def start(environment):
 
 def test_the_search_starts_between_15_and_35_percent_at_50_to_100_tokens(environment, start):
     found = evaluate(start, environment, seed=7)
-    error = MONTE_CARLO_Z * found.accuracy.stderr
-    assert found.accuracy.value - error >= 0.15
-    assert found.accuracy.value + error <= 0.35
+    assert 0.15 <= found.accuracy.value <= 0.35
+    assert found.accuracy.value - MONTE_CARLO_Z * found.accuracy.stderr > 0.15
     assert 50 <= found.length <= 100
 
 
 def test_the_warm_start_stops_at_the_target_and_seldom_elsewhere(environment, start):
     found = stopping(own_samples(start, environment, seed=7), held_out(environment.eval_prompts, SEARCH))
     assert found.hits >= 100
-    assert found.at_hit > 0.5
-    assert found.at_miss < 0.1
+    assert found.at_hit > 0.8
+    assert found.at_miss < 0.05
 
 
 def test_the_shipped_file_says_how_it_was_made_and_is_small():
     assert SEARCH.checkpoint.stat().st_size <= 1_000_000
     with safe_open(SEARCH.checkpoint, framework="pt") as file:
         metadata = file.metadata()
-    assert metadata["command"].startswith("python -m real.warmstart --task search --steps ")
+    assert (
+        metadata["command"]
+        == f"python -m real.warmstart --task search --steps {RECIPES['search'].steps} --seed 0"
+    )
+    assert metadata["task"] == "search"
     assert float(metadata["accuracy_held_out"]) > 0.15
-
-
-def test_a_checkpoint_of_the_other_task_is_refused():
-    with pytest.raises(ValueError, match="holds another model"):
-        load(SEARCH.checkpoint)

@@ -9,12 +9,16 @@ import pytest
 import torch
 from tolerances import MONTE_CARLO_Z, OTHER_LIBRARY_FLOAT32
 
-from real.evaluate import kl_on_prefixes, off_support, own_samples
+from real.evaluate import held_out, kl_on_prefixes, off_support, own_samples, prompt_ids
 from real.exits import SEGMENTS, exits, start
 from real.long.search import SEARCH
 from real.loop import run, start_model
+from real.model import row_logps
+from real.samplers import open_sampler
 from real.settings import Mini, longer_responses
+from real.sync import BOUND
 from theory.corrections import correction
+from theory.experiment import Numerics
 from theory.records import Trace
 from validation import long_responses as study
 from validation.check import Verdict, conclude
@@ -212,12 +216,11 @@ def test_the_figure_has_a_panel_a_cell():
 
 
 @pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers, inside vLLM's import
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit and swig types, inside vLLM's import
+@pytest.mark.filterwarnings("ignore::UserWarning")  # vLLM's import of torch internals
 def test_vllm_and_torch_give_one_distribution_along_a_search(policy):
-    from real.evaluate import held_out, prompt_ids
-    from real.model import row_logps
-    from real.samplers import open_sampler
-    from theory.experiment import Numerics
-
+    pytest.importorskip("vllm", reason="vllm is not installed", exc_type=ImportError)
     engine = open_sampler(dataclasses.replace(TINY, sampler="vllm"), Numerics())
     try:
         engine.sync(policy.state_dict(), 0)
@@ -228,4 +231,4 @@ def test_vllm_and_torch_give_one_distribution_along_a_search(policy):
         row_BTV = row_logps(policy, rollout.prompt_CP, rollout.response_BT)
     assert rollout.mask_BT.sum(-1).max() > 20
     gap = (rollout.logmu_BTV - row_BTV)[rollout.mask_BT].double()
-    assert gap.square().mean().sqrt().item() < 1e-4
+    assert gap.square().mean().sqrt().item() < BOUND

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from real import recipe, warmstart
 from real.countdown import COUNTDOWN
 from real.model import at_tokens, build, load, row_logps
+from real.task import EOS
 from real.tasks import TASKS
 
 
@@ -78,10 +79,8 @@ def test_batches_are_cut_to_their_longest_answer_and_stops_weigh_more(small_pool
     pool = recipe.examples(task.problems(500, seed=3), task, own)
     length_N = (pool.weight_NT > 0).sum(-1)
     assert torch.equal(length_N, length_N.sort().values)
-    semicolon = task.encode(";")[0]
-    assert torch.equal(
-        pool.weight_NT == own.decision_weight, (pool.answer_NT == semicolon) | (pool.answer_NT == 1)
-    )
+    decides_NT = torch.isin(pool.answer_NT, torch.tensor([EOS, *task.encode(";!x")]))
+    assert torch.equal(pool.weight_NT == own.decision_weight, decides_NT)
     draw = torch.Generator().manual_seed(0)
     for _ in range(20):
         prompt_BP, answer_BT, weight_BT = pool.batch(own, draw)

@@ -48,9 +48,8 @@ def stopping(rollout: Rollout, problems: Sequence[Problem], /) -> Stopping:
 
     The last attempt of a response that was cut off at the limit counts as neither: nothing came after it.
     """
-    count = dict.fromkeys(
-        ("attempts", "whole", "exact", "hits", "stops_at_hit", "misses", "stops_at_miss"), 0
-    )
+    names = ("attempts", "whole", "exact", "hits", "stops_at_hit", "misses", "stops_at_miss")
+    count: dict[str, int] = dict.fromkeys(names, 0)
     rows = zip(
         rollout.response_BT.tolist(), rollout.mask_BT.sum(-1).tolist(), ended(rollout).tolist(), strict=True
     )
