@@ -10,6 +10,8 @@ Blocks of a page run in the page's order, in a folder of their own that looks li
 * a ``python`` block runs in the page's namespace; what it prints stands in the ``output`` block after it;
 * a ``console`` block holds commands, each behind ``$``, and under each what it printed.
 
+What a fast block prints must not depend on a slow one before it: the tests leave those out.
+
 An HTML comment on the line before a block changes how it is taken: ``slow`` (run on request only, with how
 long it takes), ``floats`` (digits depend on the processor: compared without them), ``machine`` (says what is
 installed here: run, not compared), ``exit N`` (fails with that code on purpose). A ``sh`` block is shown and
