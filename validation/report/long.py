@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 FLOOR = 1e-4
 """Shares of 0 are drawn here: of about 6,000 tokens, fewer than one"""
+LEAST, MOST = 1e-3, 100.0
+"""KLs are drawn within these, nats per token"""
 
 
 def figure(courses: Sequence[Course], /) -> Figure:
@@ -30,15 +32,15 @@ def figure(courses: Sequence[Course], /) -> Figure:
     top = max((float(np.max(c.found["kl_sampler"][1:])) for c in reference), default=np.nan)
     for axes, cell in zip(drawn.axes, cells, strict=True):
         axes.set(title=cell, xscale="log", yscale="log", xlabel="KL, sampler's prefixes")
-        axes.axvspan(1e-4, top, color=COLORS[7], alpha=0.18, linewidth=0)
+        axes.axvspan(LEAST, top, color=COLORS[7], alpha=0.18, linewidth=0)
         for color, c in zip(COLORS, (c for c in courses if c.cell == cell), strict=False):
-            x = np.maximum(c.found["kl_sampler"][1:], 1e-3)
+            x = np.clip(c.found["kl_sampler"][1:], LEAST, MOST)
             y = np.maximum(c.found["off_support"][1:], FLOOR)
             axes.plot(x, y, color=color, marker=".", markersize=4, linewidth=1, label=f"{c.experiment.seed}")
             axes.plot(x[-1:], y[-1:], "o", color=color, markersize=5)
         axes.axhline(FLOOR, color=INK, linewidth=0.5, linestyle=":")
-        axes.set_xlim(1e-3, 100)
+        axes.set_xlim(LEAST, 1.5 * MOST)
         axes.set_ylim(FLOOR / 1.5, 1.2)
-        axes.legend(fontsize=7, loc="upper left", title="seed", title_fontsize=7)
+        axes.legend(fontsize=7, loc="lower right", title="seed", title_fontsize=7, ncols=2)
     drawn.axes[0].set_ylabel("off-support share of own tokens")
     return drawn
