@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from theory.resync import FAILURE_THRESHOLD
 from validation.report.style import COLORS, INK, new_figure
+from validation.table.rows import SAMPLERS
 
 Document = Mapping[str, Any]
 LIGHT = "#8c8c8c"
@@ -88,17 +89,15 @@ def accuracy_figure(made: Document, /) -> Figure:
 
 
 def stale_samplers(made: Document, /) -> list[str]:
-    """Samplers with a cell whose ESS was seen below one half."""
-    return [
-        s
-        for s in samplers_of(made)
-        if any(c["ess_token_least"] < FAILURE_THRESHOLD for c in _shown(made, s)) and "stale" in s
-    ]
+    """Samplers of the document that lag."""
+    return [s for s in samplers_of(made) if s in SAMPLERS and SAMPLERS[s].stale and _shown(made, s)]
 
 
-def ess_figure(made: Document, /) -> Figure:
-    """ESS of the lag ratio over tokens under each stale sampler: single runs, and their median."""
+def ess_figure(made: Document, /) -> Figure | None:
+    """ESS of the lag ratio over tokens under each stale sampler, runs and median; None without one."""
     shown = stale_samplers(made)
+    if not shown:
+        return None
     figure = new_figure(panels=len(shown), width=11.5, height=3.7)
     for axes, sampler in zip(figure.axes, shown, strict=True):
         axes.axhline(FAILURE_THRESHOLD, color=INK, linewidth=0.8, linestyle=":")

@@ -95,7 +95,7 @@ def gather(
     failures: list[str] = []
 
     def told(tasks: list[Experiment], outcome: Outcome) -> None:
-        where = store.folder(plan.engine, tasks[outcome.index])
+        where = store.folder(plan.engine, tasks[outcome.number])
         if outcome.error is not None:
             failures.append(f"{where}: {outcome.error}")
         elif outcome.note:

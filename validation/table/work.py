@@ -25,7 +25,8 @@ PATIENCE = 15.0
 class Outcome(NamedTuple):
     """How one task went."""
 
-    index: int
+    number: int
+    """Of the task"""
     error: str | None
     """One line; None: it is done"""
     note: str = ""
@@ -85,15 +86,14 @@ def parallel(
     # one task at a time to each worker, none handed out ahead: what is not begun need not be taken back
     options = {"inner_max_num_threads": 1} if backend == "loky" else {}
     with joblib.parallel_config(backend=backend, n_jobs=jobs, **options):
-        run = joblib.Parallel(
-            n_jobs=jobs, batch_size=1, pre_dispatch="n_jobs", return_as="generator_unordered"
-        )
+        workers: Any = joblib.Parallel
+        run = workers(n_jobs=jobs, batch_size=1, pre_dispatch="n_jobs", return_as="generator_unordered")
         found: list[Outcome] = []
         parent = os.getpid() if backend == "loky" else 0
         for outcome in run(joblib.delayed(_guarded)(i, call, t, parent) for i, t in enumerate(tasks)):
             found.append(outcome)
             on_done(outcome)
-    return sorted(found, key=lambda outcome: outcome.index)
+    return sorted(found, key=lambda outcome: outcome.number)
 
 
 def _register(backend: Backend, jobs: int) -> None:
