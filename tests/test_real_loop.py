@@ -205,9 +205,7 @@ class Dying(TorchSampler):
         return rollout
 
 
-@pytest.mark.parametrize(
-    ("poison", "said"), [(False, "died: RuntimeError: engine"), (True, "be finite")]
-)
+@pytest.mark.parametrize(("poison", "said"), [(False, "died: RuntimeError: engine"), (True, "be finite")])
 def test_a_faulty_sampler_is_named_and_the_run_goes_on_bit_for_bit(tmp_path, stale, poison, said):
     with pytest.raises(EngineFault, match=said) as fault:
         run(small(), checkpoint=tmp_path, sampler=Dying(poison=poison))
