@@ -92,6 +92,7 @@ def test_readings_of_an_analysis_average_over_environments(rng):
     found = evidence(GOOD, rng, environments=4)
     check = CHECKS["excess"].checks(found)[0]
     values = [p.numbers["ratio"] for p in found.probes["excess"]]
+    assert check.measured is not None
     assert check.measured.value == pytest.approx(np.mean(values))
     assert check.measured.dof == 3
 
