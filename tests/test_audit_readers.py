@@ -558,7 +558,8 @@ def test_a_missing_path_an_empty_folder_and_an_unwritable_answer_are_one_line(tm
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\n \n", gzip.compress(b"", mtime=0), b"[]", b'{"responses": [], "rollout_log_probs": []}']
+    "content",
+    [b"", b"\n \n", gzip.compress(b"", mtime=0), b"[]", b'{"responses": [], "rollout_log_probs": []}'],
 )
 def test_a_log_without_a_record_is_one_line_and_code_2(tmp_path, capsys, content):
     (tmp_path / "log.jsonl").write_bytes(content)
