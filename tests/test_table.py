@@ -426,3 +426,40 @@ def test_a_spark_has_gaps_where_nothing_was_measured_and_stays_inside() -> None:
     assert svg.count("<circle") == 1
     heights = [float(y) for _, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", svg)]
     assert all(0 <= y <= 56 for y in heights)
+
+
+# ---- full size
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # transformers, inside vLLM's import
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # swig types, inside vLLM's import
+@pytest.mark.filterwarnings("ignore::UserWarning")  # vLLM's import; and rows of a random model are flat
+def test_the_full_size_table_runs_on_random_weights_and_is_reused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("vllm")
+    from test_fullsize import SMALL
+
+    from real.fullsize.smoke import byte_tokenizer, write_random
+
+    model, document = tmp_path / "model", tmp_path / "table.json"
+    write_random(model, SMALL)
+    byte_tokenizer().save_pretrained(model)
+    arguments = [
+        "--preset", "0.6b", "--model", str(model), "--precision", "fp32", "--lr", "0.5", "--steps", "2",
+        "--prompts", "2", "--seeds", "20", "--references", "10,11", "--samplers", "stale-64", "--corrections",
+        "dlc", "--response-tokens", "8", "--prompt-tokens", "330", "--out", str(tmp_path / "runs"), "--json",
+        str(document),
+    ]  # fmt: skip
+    assert main(["table", *arguments]) == 0
+    made = json.loads(document.read_text())
+    (cell,) = made["cells"]
+    assert cell["measured"]
+    assert cell["end"] is None  # needs the weights of two runs at once: not measured
+    assert len(cell["runs"][0]["series"]["ess_token"]) == 2
+    assert len(list((tmp_path / "runs" / "fullsize").glob("*/status.json"))) == 3
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "fullsize").rglob("*.parquet")}
+    assert main(["table", *arguments]) == 0
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "runs" / "fullsize").rglob("*.parquet")} == before
+    assert "not measured" in render_table(made, draw=False)

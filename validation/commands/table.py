@@ -44,6 +44,8 @@ class Options:
     """0.6b, 1.7b: of the sampler that does not round; with fp32 the rounding ones are emulated"""
     response_tokens: int | None = None
     """0.6b, 1.7b: longest response; 512 if left out"""
+    prompt_tokens: int | None = None
+    """0.6b, 1.7b: longest prompt; 256 if left out"""
     lr: float | None = None
     """0.6b, 1.7b: step of plain SGD; the articles do not state theirs, so it has to be given"""
     every_cell: bool = False

@@ -45,7 +45,7 @@ def read_tables(folder: Path, /) -> list[dict[str, Any]]:
 
 def name_of(made: Mapping[str, Any], /) -> str:
     """File name of a table's page."""
-    return f"table-{made['preset']}-{made['point']}.html"
+    return f"table-{made['preset']}-{made['point']}.html".replace(" ", "-")
 
 
 def heat(floors: float | None, /) -> int:

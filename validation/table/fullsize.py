@@ -69,8 +69,8 @@ def plan_of(options: Options) -> TablePlan:
     articles = [name for name, row in SAMPLERS.items() if row.article]
     samplers = chosen(options.samplers, SAMPLERS, "sampler", articles)
     sizes: dict[str, Any] = {"model": options.model or MODELS[options.preset], "eval_every": 5}
-    if options.response_tokens is not None:
-        sizes |= {"max_response_tokens": options.response_tokens, "micro_batch_tokens": 8192}
+    lengths = {"max_response_tokens": options.response_tokens, "max_prompt_tokens": options.prompt_tokens}
+    sizes |= {name: tokens for name, tokens in lengths.items() if tokens is not None}
 
     def at(name: str, row: str, seed: int) -> Experiment:
         sampler = SAMPLERS[row]

@@ -201,6 +201,6 @@ def keep(made: Mapping[str, Any], root: Path, /) -> Path:
     """Keep a table's document where the report finds it: the last one of each preset and point."""
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{made['preset']}-{made['point']}.json"
+    path = folder / f"{made['preset']}-{made['point']}.json".replace(" ", "-")
     write_json(path, made)
     return path

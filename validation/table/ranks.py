@@ -36,6 +36,9 @@ class Correlation:
     stderr: float
 
 
+NOTHING = Correlation(value=float("nan"), low=float("nan"), high=float("nan"), stderr=float("nan"))
+
+
 def spearman(x: np.ndarray, y: np.ndarray, /) -> float:
     """Spearman's rank correlation, ties at their mean rank; NaN where one side is constant.
 
@@ -78,8 +81,7 @@ def correlations(
     columns = {name: values[kept] for name, values in points.measures.items()}
     members = [np.flatnonzero(run == r) for r in np.unique(run)]
     if not members:
-        nothing = Correlation(value=np.nan, low=np.nan, high=np.nan, stderr=np.nan)
-        return dict.fromkeys(columns, nothing), np.full((1, len(columns)), np.nan)
+        return dict.fromkeys(columns, NOTHING), np.full((1, len(columns)), np.nan)
     generator = np.random.default_rng(seed)
     draws = np.empty((resamples, len(columns)))
     for i in range(resamples):
@@ -87,9 +89,13 @@ def correlations(
         draws[i] = [spearman(x[picked], drop[picked]) for x in columns.values()]
     found = {}
     for j, (name, x) in enumerate(columns.items()):
-        low, high = np.nanquantile(draws[:, j], (0.025, 0.975))
+        column = draws[:, j]
+        if np.isnan(column).all():  # a constant has no rank
+            found[name] = NOTHING
+            continue
+        low, high = np.nanquantile(column, (0.025, 0.975))
         found[name] = Correlation(
-            value=spearman(x, drop), low=float(low), high=float(high), stderr=float(np.nanstd(draws[:, j]))
+            value=spearman(x, drop), low=float(low), high=float(high), stderr=float(np.nanstd(column))
         )
     return found, draws
 

@@ -198,6 +198,6 @@ def _order(names: Sequence[str], draws: np.ndarray) -> list[dict[str, Any]]:
     found = []
     for j in range(1, len(names)):
         gap = draws[:, 0] - draws[:, j]
-        low, high = np.nanquantile(gap, (0.025, 0.975))
+        low, high = np.nanquantile(gap, (0.025, 0.975)) if not np.isnan(gap).all() else (math.nan, math.nan)
         found.append({"first": names[0], "second": names[j], "low": float(low), "high": float(high)})
     return found
