@@ -170,7 +170,7 @@ def wait_for(path, pattern, count, process):
 @pytest.mark.slow
 def test_a_run_killed_and_interrupted_ends_as_if_it_had_not_been(tmp_path):
     """SIGKILL, then Ctrl-C, then to the end: the trace is that of an undisturbed run, bit for bit."""
-    flags = {"steps": 12, "samples": 2, "sync_every": 64, "correction": "dlc", "seed": 5}
+    flags = {"steps": 80, "samples": 2, "sync_every": 64, "correction": "dlc", "seed": 5}
     words = [w for name, value in flags.items() for w in (f"--{name.replace('_', '-')}", value)]
     arguments = ["run", "real", "--sampler", "torch", *words, "--runs"]
     experiment = experiment_of(Options(engine="real", sampler="torch", **flags))
@@ -192,7 +192,7 @@ def test_a_run_killed_and_interrupted_ends_as_if_it_had_not_been(tmp_path):
     for where in ("disturbed", "whole"):
         done = run(*arguments, tmp_path / where)
         assert done.returncode == 0, done.stderr
-        assert "12 steps" in done.stdout
+        assert "80 steps" in done.stdout
     found = [Store(tmp_path / where).find("real", experiment) for where in ("disturbed", "whole")]
     first, second = (run.traces[0] for run in found if run is not None)
     for table in ("tokens", "sequences", "steps"):

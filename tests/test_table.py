@@ -246,6 +246,7 @@ def table_process(out: Path, document: Path) -> subprocess.Popen[str]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
 
 
@@ -258,8 +259,8 @@ def test_killed_in_the_middle_of_a_cell_it_goes_on_to_the_same_table(
     while not list(out.glob("real/*/state/step-*.safetensors")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)  # the workers too, which would end their cells first
     process.communicate()
     assert list(out.glob("real/*/state"))  # something was begun and not finished
     process = table_process(out, document)
