@@ -176,6 +176,8 @@ def test_a_run_killed_and_interrupted_ends_as_if_it_had_not_been(tmp_path):
     experiment = experiment_of(Options(engine="real", sampler="torch", **flags))
     state = Store(tmp_path / "disturbed").folder("real", experiment) / "state"
 
+    # a test run started in the background ignores Ctrl-C, and so would its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, steps in ((signal.SIGKILL, 2), (signal.SIGINT, 5)):
         process = subprocess.Popen(
             command(*arguments, tmp_path / "disturbed"), cwd=ROOT, stderr=subprocess.PIPE, text=True
