@@ -177,7 +177,6 @@ GOOD_NUMBERS = {
         "runs that cross": 16.0,
         "runs that never cross": 2.0,
         "runs whose accuracy falls": 8.0,
-        "steps from the crossing to the end": 20.0,
         "late, monitor": 0.01,
         "late, plain": 0.3,
         "delay, monitor": -0.4,
@@ -188,6 +187,9 @@ GOOD_NUMBERS = {
         "before the fall, plain": 0.6,
         "fired without a crossing, monitor": 1.0,
         "fired without a crossing, plain": 0.0,
+        "early, at once": 0.98,
+        "delay, never": 20.0,
+        "before the fall, never": 0.0,
     },
 }
 """What the laws say"""
@@ -243,7 +245,7 @@ def evidence(
         for lr in lrs:
             kinds = table | chosen.get(lr, {})
             cells = {name: cell(rng, informative=informative, **kind) for name, kind in kinds.items()}
-            reference = cell(rng, runs=6)
+            reference = cell(rng, runs=6, syncs=39)
             own = reference.distance * (1 - np.eye(6))
             cells[plan.ON_POLICY] = dataclasses.replace(reference, distance=own)
             halves = made(half, 6, 6, rng) * (1 - np.eye(6))

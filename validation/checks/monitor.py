@@ -53,10 +53,7 @@ def checks(evidence: Evidence, /) -> list[Check]:
             predicted=Estimate(value=0.0, unit="steps"),
             margin=WITHIN,
             measured=read("delay, monitor", "steps"),
-            control=Control(
-                what="no trigger: the end of the run",
-                measured=read("steps from the crossing to the end", "steps"),
-            ),
+            control=Control(what="no trigger: the end of the run", measured=read("delay, never", "steps")),
             source=how,
             note=f"plain ESS {read('delay, plain', 'steps').value:+.1f} steps",
         ),
@@ -67,7 +64,7 @@ def checks(evidence: Evidence, /) -> list[Check]:
             predicted=Estimate(value=0.0, unit="share"),
             margin=FALSE,
             measured=read("early, monitor", "share"),
-            control=Control(what="a trigger that fires at once", measured=Estimate(value=1.0, unit="share")),
+            control=Control(what="a trigger that fires at once", measured=read("early, at once", "share")),
             source=how,
             note=f"plain ESS {read('early, plain', 'share').value:.2f}; of {calm:g} runs that never cross it "
             f"fired in {total('fired without a crossing, monitor'):g}, the plain ESS in "
@@ -80,9 +77,7 @@ def checks(evidence: Evidence, /) -> list[Check]:
             predicted=Estimate(value=BEFORE, unit="share"),
             margin=0.0,
             measured=read("before the fall, monitor", "share"),
-            control=Control(
-                what="no trigger: the end of the run", measured=Estimate(value=0.0, unit="share")
-            ),
+            control=Control(what="no trigger", measured=read("before the fall, never", "share")),
             source=how,
             note=f"{total('runs whose accuracy falls'):g} runs; plain ESS "
             f"{read('before the fall, plain', 'share').value:.2f}",

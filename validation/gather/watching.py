@@ -36,9 +36,9 @@ def watching(env: int) -> dict[str, float]:
         "runs that cross": float(len(crossing)),
         "runs that never cross": float(len(calm)),
         "runs whose accuracy falls": float(len(falling)),
-        "steps from the crossing to the end": _mean(crossing, lambda run: steps - run.crossing),
     }
-    for name, fired in (("monitor", _monitor), ("plain", _plain)):
+    triggers = (("monitor", _monitor), ("plain", _plain), ("at once", _at_once), ("never", _never))
+    for name, fired in triggers:
         found |= {
             f"late, {name}": _mean(crossing, lambda run, fired=fired: fired(run) > run.crossing + 1),
             f"delay, {name}": _mean(crossing, lambda run, fired=fired: min(fired(run), steps) - run.crossing),
@@ -55,6 +55,14 @@ def _monitor(run: Watched) -> float:
 
 def _plain(run: Watched) -> float:
     return run.plain
+
+
+def _at_once(run: Watched) -> float:
+    return 1.0
+
+
+def _never(run: Watched) -> float:
+    return math.inf
 
 
 def _mean(runs: list[Watched], of: Callable[[Watched], float]) -> float:
