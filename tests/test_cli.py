@@ -78,7 +78,7 @@ BAD = [
     (["check"], "toy,real,theory"),
     (["check", "moon"], "'moon'"),
     (["check", "toy", "--sed", "3"], "perhaps you meant --seed"),
-    (["check", "toy", "--seed", "three"], "'three'"),
+    (["check", "toy", "--seed", "three"], "lagfloor: cannot read --seed: invalid literal"),
     (["check", "toy", "--seed", "-1"], "seed must be >= 0, got -1"),
     (["check", "toy", "--only", "splitt"], f"unknown claim 'splitt'; known: {', '.join(CLAIMS)}"),
     (["check", "real", "--only", "rank"], "has no check here yet"),

@@ -135,6 +135,8 @@ def parse(options: type[Any], name: str, arguments: Sequence[str]) -> Any:
         _one_line(text)
         .replace("Invalid choice invalid choice", "invalid choice")
         .removeprefix("Parsing error ")
+        .removeprefix("Value error ")
+        .replace("Error parsing ", "cannot read ")
         .removeprefix("Unrecognized options ")
     )
     words = re.split(r" (?:For full helptext|Argument helptext)", words)[0]
