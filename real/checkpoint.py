@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from real.outcome import Snapshot
+from theory.experiment import Experiment
 from theory.records import StepRecord
 
 STATE = "state.safetensors"
@@ -55,6 +56,26 @@ def read(path: Path) -> tuple[dict[str, Tensor], Any]:
             f"a run folder must hold whole safetensors files, got {path} ({error}); "
             "start without resume, in another folder"
         ) from None
+
+
+def read_state(folder: Path, experiment: Experiment) -> tuple[dict[str, Tensor], Any] | None:
+    """Read the state of a run; None where there is none.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds another experiment, or a broken file.
+    """
+    if not (folder / STATE).exists():
+        return None
+    tensors, data = read(folder / STATE)
+    mine = experiment.fingerprint()
+    if data["experiment"] != mine:
+        raise ValueError(
+            f"to resume, the settings must be those of the folder: {folder} holds experiment "
+            f"{data['experiment']}, got {mine}; choose another folder or the same settings"
+        )
+    return tensors, data
 
 
 def write_record(folder: Path, record: StepRecord) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
@@ -27,12 +26,12 @@ from real.outcome import Progress, Run, Snapshot
 from real.rewards import ended, rewards
 from real.samplers import open_sampler
 from real.samplers.base import Rollout, Sampler
+from real.samplers.guard import drawn, refuse_impossible
 from real.settings import Mini
 from real.sync import Proof, SyncProof
 from real.trainer import Diverged, Trainer
 from theory.advantage import advantages
 from theory.experiment import Experiment
-from theory.faults import EngineFault
 from theory.records import StepRecord, trace_of
 from theory.resync import should_resync
 
@@ -162,12 +161,9 @@ class _Loop:
         problems = task.problems(experiment.prompts, seed=draw_seed(experiment.seed, "problems", step))
         synced, version = trainer.synced, trainer.version
         clock = _Clock()
-        rollout = _sampled(
-            self.sampler,
-            prompt_ids(problems, task),
-            experiment.samples,
-            draw_seed(experiment.seed, "responses", step),
-        )
+        prompt_CP, seed = prompt_ids(problems, task), draw_seed(experiment.seed, "responses", step)
+        rollout = drawn(lambda: self.sampler.sample(prompt_CP, experiment.samples, seed))
+        refuse_impossible(rollout.logmu_BT[rollout.mask_BT], rollout.logmu_BTV[rollout.mask_BT])
         seconds = {"seconds_sample": clock.lap()}
         reward_CN = rewards(rollout, problems, task=task)
         advantage_CN = advantages(reward_CN, baseline=experiment.baseline)
@@ -241,27 +237,6 @@ class _Loop:
         return self.folder is not None and resume.restore(
             self.folder, self.experiment, self.trainer, self.done, self._push
         )
-
-
-def _sampled(sampler: Sampler, prompt_CP: Tensor, samples: int, seed: int) -> Rollout:
-    """Responses of a sampler that may die, or hand over log-probs that no distribution has."""
-    try:
-        rollout = sampler.sample(prompt_CP, samples, seed)
-    except ValueError:
-        raise
-    except Exception as error:
-        line = str(error).splitlines()[0] if str(error) else "no message"
-        raise EngineFault(
-            f"the sampler died: {type(error).__name__}: {line}; run again, it goes on from the last step"
-        ) from error
-    own = rollout.logmu_BT[rollout.mask_BT]
-    broken = int((~torch.isfinite(own)).sum())
-    if broken or torch.isnan(rollout.logmu_BTV[rollout.mask_BT]).any():
-        raise EngineFault(
-            f"the sampler's log-probs must be finite at its own tokens and NaN nowhere, got {broken} of "
-            f"{own.numel()} tokens that are not, or a NaN in a row; run again, it goes on from the last step"
-        )
-    return rollout
 
 
 def _cloned(model: Qwen3ForCausalLM) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ No generator state is kept, since every draw has a seed of its own step (`real.l
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,19 +69,14 @@ def restore(
     ValueError
         If the folder holds another experiment, or files that are broken.
     """
-    if not (folder / disk.STATE).exists():
+    found = disk.read_state(folder, experiment)
+    if found is None:
         return False
-    weights, state = disk.read(folder / disk.STATE)
-    mine = experiment.fingerprint()
-    if state["experiment"] != mine:
-        raise ValueError(
-            f"to resume, the settings must be those of the folder: {folder} holds experiment "
-            f"{state['experiment']}, got {mine}; choose another folder or the same settings"
-        )
+    weights, state = found
     # a run that stopped at a divergence is tried once more: the policy's own comes again, a machine's fault
     # does not
     done.step = state["step"]
-    done.evaluations = {int(step): _evaluation(e) for step, e in state["evaluations"].items()}
+    done.evaluations = evaluations_of(state)
     done.syncs = [SyncProof(**proof) for proof in state["syncs"]]
     done.records = [disk.read_record(folder, step) for step in range(1, done.step + 1)]
     done.snapshots = {step: disk.read_snapshot(folder, step) for step in done.evaluations}
@@ -93,6 +88,9 @@ def restore(
     return True
 
 
-def _evaluation(data: dict[str, Any]) -> Evaluation:
-    fields: dict[str, Any] = data | {"accuracy": Estimate(**data["accuracy"])}
-    return Evaluation(**fields)
+def evaluations_of(state: Mapping[str, Any]) -> dict[int, Evaluation]:
+    """Read the evaluations, by step, out of a state."""
+    return {
+        int(step): Evaluation(**(e | {"accuracy": Estimate(**e["accuracy"])}))
+        for step, e in state["evaluations"].items()
+    }

@@ -213,6 +213,23 @@ def test_a_faulty_sampler_is_named_and_the_run_goes_on_bit_for_bit(tmp_path, sta
     assert_same_run(run(small(), checkpoint=tmp_path, resume=True), stale)
 
 
+def test_a_gradient_broken_once_by_the_machine_does_not_end_the_run_for_good(tmp_path, stale, monkeypatch):
+    from real import loop
+
+    class Poisoned(loop.Trainer):
+        def step(self, rollout, advantage_CN):
+            if self.version == 2:
+                next(self.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+            return super().step(rollout, advantage_CN)
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(loop, "Trainer", Poisoned)
+        stopped = run(small(), checkpoint=tmp_path)
+    assert stopped.stopped is not None
+    assert len(stopped.trace.steps["step"]) == 2
+    assert_same_run(run(small(), checkpoint=tmp_path, resume=True), stale)
+
+
 def test_the_batch_kept_with_a_snapshot_gives_the_distance_on_the_samplers_prefixes(stale):
     from real.samplers.base import Rollout
 

@@ -28,6 +28,7 @@ from real.fullsize.settings import FullSize
 from real.fullsize.trainer import FullStep, FullTrainer
 from real.fused.stale import FrozenWeights
 from real.loop import draw_seed
+from real.samplers.guard import drawn, refuse_impossible
 from real.sync import SyncError
 from real.trainer import Diverged
 from theory.advantage import advantages
@@ -209,9 +210,9 @@ class FullLoop:
         problems = countdown.problems(experiment.prompts, seed=draw_seed(experiment.seed, "problems", step))
         longest = self.environment.max_prompt_tokens
         prompts = [prompt_tokens(self.tokenizer, p, longest=longest) for p in problems]
-        rollout = self.sampler.sample(
-            prompts, experiment.samples, draw_seed(experiment.seed, "responses", step)
-        )
+        seed = draw_seed(experiment.seed, "responses", step)
+        rollout = drawn(lambda: self.sampler.sample(prompts, experiment.samples, seed))
+        refuse_impossible(rollout.mu.logp_a, rollout.mu.logp)
         reward_CN = torch.tensor(rewards(self.tokenizer, problems, rollout.responses))
         return rollout, reward_CN.reshape(experiment.prompts, experiment.samples)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from real import checkpoint as disk
 from real.evaluate import Evaluation
-from theory.estimate import Estimate
+from real.resume import evaluations_of
 from theory.experiment import Experiment
 from theory.records import StepRecord
 
@@ -64,20 +64,13 @@ def restore(folder: Path, experiment: Experiment, loop: FullLoop, done: FullProg
     ValueError
         If the folder holds another experiment, or files that are broken.
     """
-    if not (folder / disk.STATE).exists():
+    found = disk.read_state(folder, experiment)
+    if found is None:
         return False
-    tensors, data = disk.read(folder / disk.STATE)
-    mine = experiment.fingerprint()
-    if data["experiment"] != mine:
-        raise ValueError(
-            f"to resume, the settings must be those of the folder: {folder} holds experiment "
-            f"{data['experiment']}, got {mine}; choose another folder or the same settings"
-        )
-    done.step, done.stopped = data["step"], data["stopped"]
-    done.evaluations = {
-        int(step): Evaluation(**(e | {"accuracy": Estimate(**e["accuracy"])}))
-        for step, e in data["evaluations"].items()
-    }
+    tensors, data = found
+    # `stopped` is not taken up: see `real.resume`
+    done.step = data["step"]
+    done.evaluations = evaluations_of(data)
     done.tails = {int(step): tail for step, tail in data["tails"].items()}
     done.records = [disk.read_record(folder, step) for step in range(1, done.step + 1)]
     trainer = loop.trainer
