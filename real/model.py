@@ -66,12 +66,18 @@ def load(path: Path | str = CHECKPOINT, /, *, task: Task = COUNTDOWN) -> Qwen3Fo
         If the file is missing, is no safetensors file, or holds another model.
     """
     model = build(task)
-    model.load_state_dict(read_weights(path, like=model))
+    model.load_state_dict(read_weights(path, like=model, task=task))
     return model
 
 
-def read_weights(path: Path | str, /, *, like: Qwen3ForCausalLM) -> dict[str, Tensor]:
-    """Read a full state dict, tied head included, from a safetensors file; errors as `load`."""
+def read_weights(
+    path: Path | str, /, *, like: Qwen3ForCausalLM, task: Task | None = None
+) -> dict[str, Tensor]:
+    """Read a full state dict, tied head included, from a safetensors file; errors as `load`.
+
+    Tasks of equally many characters have models of equal shapes: with `task`, a file that says it is of
+    another is refused.
+    """
     path = Path(path)
     path = path / "model.safetensors" if path.is_dir() else path
     if not path.is_file():
@@ -82,8 +88,11 @@ def read_weights(path: Path | str, /, *, like: Qwen3ForCausalLM) -> dict[str, Te
     try:
         with safe_open(path, framework="pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            of = (file.metadata() or {}).get("task")
     except SafetensorError as error:
         raise ValueError(f"{path} is not a readable safetensors file ({error}); make it anew") from None
+    if task is not None and of not in (None, task.name):
+        raise ValueError(f"{path} must hold a model of the task {task.name!r}, got one of {of!r}")
     weights.setdefault(TIED, weights.get("model.embed_tokens.weight", torch.empty(0)))
     wanted = {name: tuple(tensor.shape) for name, tensor in like.state_dict().items()}
     got = {name: tuple(tensor.shape) for name, tensor in weights.items()}

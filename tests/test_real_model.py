@@ -13,6 +13,7 @@ from tolerances import OTHER_LIBRARY_FLOAT32
 from real import countdown
 from real.evaluate import prompt_ids
 from real.model import CHECKPOINT, at_tokens, build, flatten, load, row_logps, without_tied
+from real.tasks import TASKS
 
 PROMPTS, SAMPLES = 3, 4
 
@@ -129,3 +130,12 @@ def test_a_missing_broken_or_foreign_checkpoint_is_named_in_one_line(tmp_path):
             load(path)
         assert "\n" not in str(caught.value)
         assert str(path) in str(caught.value)
+
+
+def test_a_checkpoint_of_another_task_is_refused_though_its_shapes_fit(tmp_path, warm):
+    with pytest.raises(ValueError, match="of the task 'search', got one of 'countdown'"):
+        load(task=TASKS["search"])
+    with pytest.raises(ValueError, match="of the task 'countdown', got one of 'search'"):
+        load(TASKS["search"].checkpoint)
+    save_file(without_tied(warm.state_dict()), tmp_path / "model.safetensors")
+    load(tmp_path, task=TASKS["search"])  # a file that does not say is taken at its shapes
