@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
-from libraries import as_numpy, carry
+from libraries import as_numpy, carry, compiled
 from strategies import floats
 from tolerances import algebra, library
 
@@ -100,3 +101,63 @@ def test_the_off_policy_optimal_baseline_has_the_least_variance_over_all_actions
 def test_the_off_policy_optimal_baseline_is_refused_where_there_are_rewards_alone():
     with pytest.raises(ValueError, match="ratio and score norm"):
         advantages(np.ones((1, 2)), baseline="off-policy-optimal")
+
+
+def optimal(xp: Any, *rows: Any) -> np.ndarray:
+    """`off_policy_optimal` as each library would run it, compiled by JAX."""
+    return as_numpy(compiled(xp, off_policy_optimal)(*(carry(xp, np.array(x)) for x in rows)))
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "norm"),
+    [
+        ([math.nan, 0.0], [1.0, 1.0]),
+        ([math.inf, 0.0], [1.0, 1.0]),
+        ([0.0, 0.0], [1.0, math.nan]),
+        ([0.0, 0.0], [math.inf, 1.0]),
+        ([math.inf, 0.0], [0.0, 1.0]),
+        ([-math.inf, 0.0], [math.inf, 1.0]),
+    ],
+)
+def test_the_optimal_baseline_of_an_unknown_weight_is_unknown_in_its_group_alone(xp, log_ratio, norm):
+    got = optimal(xp, [[1.0, -1.0], [1.0, -1.0]], [log_ratio, [0.0, 0.0]], [norm, [1.0, 1.0]])
+    assert np.isnan(got[0]).all()
+    np.testing.assert_array_equal(got[1], [1.0, -1.0])
+
+
+def test_the_optimal_baseline_does_not_care_about_the_scale_of_norms_or_ratios(xp):
+    reward, norm = [1.0, -1.0, 3.0], np.array([1.0, 2.0, 0.5])
+    log_ratio = np.array([0.1, -0.3, 1.2])
+    want = optimal(xp, reward, log_ratio, norm)
+    assert np.abs(want - reward).max() > 0.1
+    for scale in (1e-200, 1e200):
+        off = algebra(3.0 * np.log(scale))
+        np.testing.assert_allclose(optimal(xp, reward, log_ratio, norm * scale), want, rtol=0, atol=off)
+        # a norm too small to be squared may stand beside a ratio that makes up for it
+        moved = optimal(xp, reward, log_ratio - [0, math.log(scale), 0], norm * [1, scale, 1])
+        np.testing.assert_allclose(moved, want, rtol=0, atol=off)
+
+
+def test_a_response_the_trainer_has_given_up_weighs_nothing(xp):
+    lost = -math.inf
+    got = optimal(xp, [1.0, -1.0, 5.0], [0.0, 0.0, lost], [1.0, 1.0, 1.0])
+    np.testing.assert_array_equal(got, [1.0, -1.0, 5.0])
+    np.testing.assert_array_equal(optimal(xp, [1.0, 2.0], [lost, lost], [1.0, 1.0]), [1.0, 2.0])
+    # the largest ratio belongs to a response that does not move: the other one decides
+    np.testing.assert_array_equal(optimal(xp, [1.0, 2.0], [0.0, -2_000.0], [0.0, 1.0]), [-1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (
+            ((2, 3), (2, 3), (2, 1)),
+            r"one shape, got reward \(2, 3\), log_ratio \(2, 3\), score_norm \(2, 1\)",
+        ),
+        (((2, 0),) * 3, r"a group of one response or more, got shape \(2, 0\)"),
+        (((),) * 3, r"a group of one response or more, got shape \(\)"),
+    ],
+)
+def test_groups_that_do_not_fit_or_are_empty_are_refused(xp, shapes, message):
+    with pytest.raises(ValueError, match=message):
+        compiled(xp, off_policy_optimal)(*(carry(xp, np.ones(shape)) for shape in shapes))

@@ -202,3 +202,28 @@ def test_the_exit_mass_of_the_initial_policy_itself_is_what_little_it_gives_them
     assert exit_mass(log_p0, log_p0) == pytest.approx([0.0015, 0.0], abs=algebra(1.0))
     log_p0[1, 2] = np.nan
     assert np.isnan(exit_mass(log_p0, log_p0)[1])
+
+
+@pytest.mark.parametrize("below", [0.0, -0.1, 1.5, math.inf, math.nan])
+def test_a_threshold_that_is_no_probability_is_refused(below):
+    row = np.log([[0.5, 0.5]])
+    for measure in (lambda: exit_mass(row, row, below=below), lambda: off_support_share(row, below=below)):
+        with pytest.raises(ValueError, match=r"probability in \(0, 1\], got"):
+            measure()
+
+
+def test_every_token_but_a_sure_one_is_below_one():
+    assert exit_mass(np.log([0.5, 0.5]), np.log([0.2, 0.8]), below=1.0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((2, 3), (1, 3)), r"one shape, got log_p0 \(2, 3\), logpi \(1, 3\)"),
+        (((2, 0), (2, 0)), r"rows of one token or more, got shape \(2, 0\)"),
+        (((), ()), r"rows of one token or more, got shape \(\)"),
+    ],
+)
+def test_rows_that_do_not_fit_or_are_empty_have_no_exit_mass(xp, shapes, message):
+    with pytest.raises(ValueError, match=message):
+        exit_mass(*(carry(xp, np.zeros(shape)) for shape in shapes))

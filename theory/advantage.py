@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from theory.arrays import Array, namespace
+from theory.arrays import Array, finite_or_zero, namespace
+from theory.decomposition import same_shape
 
 Baseline = Literal["none", "global", "group", "group-std", "off-policy-optimal"]
 """none: the reward; global: minus the batch mean; group: minus the mean of the samples of one prompt (GRPO
@@ -58,21 +59,27 @@ def off_policy_optimal(reward: Array, log_ratio: Array, score_norm: Array, /) ->
     .. math:: b^* = \frac{\sum_i w_i^2 \|s_i\|^2 R_i}{\sum_i w_i^2 \|s_i\|^2}
 
     minimises ``E |w (R - b) s|^2``, with s the score of the whole response in the parameters. Computed from
-    logs: a ratio may overflow, its share of the group does not.
+    logs: a ratio or a norm may overflow or underflow, its share of the group does not.
 
     Parameters
     ----------
     reward : array, shape (..., samples)
         Rewards of the responses to one prompt.
     log_ratio : array, same shape
-        Log of the response's unclipped ratio, nats.
+        Log of the response's unclipped ratio, nats; -inf weighs nothing.
     score_norm : array, same shape
         Euclidean norm of the gradient of its log-probability.
 
     Returns
     -------
     array, same shape
-        The rewards themselves where no response of the group has a weight.
+        The rewards themselves where no response of the group has a weight; NaN where a ratio or a norm of it
+        is NaN or infinite.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or a group has no response.
 
     References
     ----------
@@ -80,9 +87,22 @@ def off_policy_optimal(reward: Array, log_ratio: Array, score_norm: Array, /) ->
        scripts divide by the group's standard deviation as well; that scale is not part of the baseline.
     """
     xp = namespace(reward, log_ratio, score_norm)
-    shifted = log_ratio - xp.max(log_ratio, axis=-1, keepdims=True)
-    weight = (xp.exp(shifted) * score_norm) ** 2
+    same_shape("off_policy_optimal", reward=reward, log_ratio=log_ratio, score_norm=score_norm)
+    if reward.ndim == 0 or reward.shape[-1] == 0:
+        raise ValueError(
+            f"a baseline needs a group of one response or more, got shape {tuple(reward.shape)}; drop empty "
+            "groups first"
+        )
+    infinity = float("inf")
+    # NaN compares false, and so is not known either
+    known = (log_ratio < infinity) & (score_norm >= 0) & (score_norm < infinity)
+    weighs = known & (score_norm > 0)
+    log_norm = xp.log(xp.where(weighs, score_norm, xp.ones_like(score_norm)))
+    log_weight = xp.where(weighs, log_ratio + log_norm, xp.full_like(log_norm, -infinity))
+    weight = xp.exp(2 * (log_weight - finite_or_zero(xp.max(log_weight, axis=-1, keepdims=True))))
     total = xp.sum(weight, axis=-1, keepdims=True)
     positive = total > 0
     mean = xp.sum(weight * reward, axis=-1, keepdims=True) / xp.where(positive, total, xp.ones_like(total))
-    return reward - xp.where(positive, mean, xp.zeros_like(mean))
+    advantage = reward - xp.where(positive, mean, xp.zeros_like(mean))
+    whole = xp.all(known, axis=-1, keepdims=True)
+    return xp.where(whole, advantage, xp.full_like(advantage, float("nan")))

@@ -61,17 +61,17 @@ def split(logmu: Array, logpi_s: Array, logpi: Array, /) -> Split:
     ValueError
         If the shapes differ: broadcasting would pair the wrong tokens.
     """
-    same_shape(logmu, logpi_s, logpi)
+    same_shape("split", mu=logmu, pi_s=logpi_s, pi=logpi)
     return Split(logmu - logpi_s, logpi_s - logpi)
 
 
-def same_shape(logmu: Array, logpi_s: Array, logpi: Array, /) -> None:
-    """Refuse log-probabilities whose shapes differ (ValueError): broadcasting would pair the wrong tokens."""
-    shapes = tuple(tuple(x.shape) for x in (logmu, logpi_s, logpi))
-    if len(set(shapes)) > 1:
+def same_shape(what: str, /, **arrays: Array) -> None:
+    """Refuse arrays whose shapes differ (ValueError): broadcasting would pair the wrong entries."""
+    shapes = {name: tuple(x.shape) for name, x in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise ValueError(
-            f"split needs three arrays of one shape, got mu {shapes[0]}, pi_s {shapes[1]}, pi {shapes[2]}; "
-            "align them to the same tokens first"
+            f"{what} needs {len(shapes)} arrays of one shape, got {got}; align them to the same entries first"
         )
 
 
@@ -111,7 +111,7 @@ def kl_split(logmu: Array, logpi_s: Array, logpi: Array, /) -> KLSplit:
         Four arrays of shape (...); discrepancy and lag do NOT add in KL unless `cross` vanishes.
     """
     xp = namespace(logmu, logpi_s, logpi)
-    same_shape(logmu, logpi_s, logpi)
+    same_shape("kl_split", mu=logmu, pi_s=logpi_s, pi=logpi)
     lag = _gap(logpi_s, logpi)
     cross = _expect(xp.exp(logmu), lag) - _expect(xp.exp(logpi_s), lag)
     return KLSplit(kl(logmu, logpi), kl(logmu, logpi_s), kl(logpi_s, logpi), cross)
@@ -121,7 +121,7 @@ def variance_split(logmu: Array, logpi_s: Array, logpi: Array, /) -> VarianceSpl
     """Variance under mu of ``log(mu/pi)`` and of its two terms, exact over full rows (..., K)."""
     xp = namespace(logmu, logpi_s, logpi)
     mu = xp.exp(logmu)
-    same_shape(logmu, logpi_s, logpi)
+    same_shape("variance_split", mu=logmu, pi_s=logpi_s, pi=logpi)
     d, lag = _gap(logmu, logpi_s), _gap(logpi_s, logpi)
     d = d - _expect(mu, d)[..., None]
     lag = lag - _expect(mu, lag)[..., None]

@@ -205,7 +205,7 @@ def statistics(
     xp = namespace(logmu, logpi_s, logpi)
     available = xp.__array_namespace_info__().dtypes(kind="real floating")
     wide = available.get("float64", logpi.dtype)
-    same_shape(logmu, logpi_s, logpi)
+    same_shape("statistics", mu=logmu, pi_s=logpi_s, pi=logpi)
     flat = [xp.reshape(x, (-1,)) for x in (logmu, logpi_s, logpi)]
     keep = None if mask is None else xp.reshape(mask, (-1,))
     n = flat[0].shape[0]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from theory.arrays import Array, masked, namespace
-from theory.decomposition import kl
+from theory.decomposition import kl, same_shape
 from theory.records import OFF_SUPPORT_BELOW
 
 
@@ -36,20 +36,35 @@ def off_support_share(
     weight : array, same shape, optional
         Expected number of such tokens, for exact shares over enumerated tokens.
     below : float
-        Probability under which a token is off-support.
+        Probability under which a token is off-support, in (0, 1].
 
     Returns
     -------
     array, shape ()
         NaN for no tokens, and if one that counts has a NaN log-prob.
+
+    Raises
+    ------
+    ValueError
+        If `below` is no such probability.
     """
+    threshold = _log_threshold(below)
     xp = namespace(log_p0, weight)
     count = masked(xp.ones_like(log_p0) if weight is None else weight, mask, 0.0)
     x = masked(log_p0, count > 0, 0.0)
-    off = xp.where(x < math.log(below), count, xp.zeros_like(count))
+    off = xp.where(x < threshold, count, xp.zeros_like(count))
     total = xp.sum(count)
     share = xp.sum(off) / xp.where(total > 0, total, xp.ones_like(total))
     return xp.where((total > 0) & ~xp.any(xp.isnan(x)), share, xp.full_like(total, float("nan")))
+
+
+def _log_threshold(below: float) -> float:
+    """Log of a threshold probability; ValueError for what is none."""
+    if not 0 < below <= 1:
+        raise ValueError(
+            f"below is a probability in (0, 1], got {below}; the articles' is {OFF_SUPPORT_BELOW}"
+        )
+    return math.log(below)
 
 
 def kl_bound(off: float, length: int, /) -> float:
@@ -165,14 +180,24 @@ def exit_mass(log_p0: Array, logpi: Array, /, *, below: float = OFF_SUPPORT_BELO
     log_p0, logpi : array, shape (..., V)
         Rows of the initial policy and of the trainer at the same prefixes, nats.
     below : float
-        Initial probability under which a token is off-support.
+        Initial probability under which a token is off-support, in (0, 1].
 
     Returns
     -------
     array, shape (...)
         NaN where a row has one.
+
+    Raises
+    ------
+    ValueError
+        If `below` is no such probability, the shapes differ, or the rows are of no token.
     """
     xp = namespace(log_p0, logpi)
-    mass = xp.where(log_p0 < math.log(below), xp.exp(logpi), xp.zeros_like(logpi))
+    same_shape("exit_mass", log_p0=log_p0, logpi=logpi)
+    if log_p0.ndim == 0 or log_p0.shape[-1] == 0:
+        raise ValueError(
+            f"exit_mass needs rows of one token or more, got shape {tuple(log_p0.shape)}; pass whole rows"
+        )
+    mass = xp.where(log_p0 < _log_threshold(below), xp.exp(logpi), xp.zeros_like(logpi))
     broken = xp.isnan(log_p0) | xp.isnan(logpi)
     return xp.sum(xp.where(broken, xp.full_like(mass, float("nan")), mass), axis=-1)
