@@ -183,7 +183,7 @@ def main(arguments: list[str] | None = None) -> int:
         }
         save(model, out, metadata)
         state.unlink(missing_ok=True)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"python -m real.warmstart: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

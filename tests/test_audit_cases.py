@@ -13,6 +13,7 @@ from audit_plain import HEALTHY, PLAIN, World
 
 from theory.ess import ess_fraction
 from validation.audit.command import main
+from validation.audit.detectors.curve_laws import detect
 from validation.audit.finding import KINDS
 from validation.audit.run import audit
 from validation.audit.source import Options
@@ -81,6 +82,19 @@ def test_no_fault_is_found_in_healthy_curves(tmp_path, name, steps):
         columns = {n: np.minimum(v, 1.0) if "eff" in n else v for n, v in columns.items()}
     path = write("csv", {"step": np.arange(steps), **columns}, tmp_path)
     assert audit([str(path)]).findings == []
+
+
+def test_a_mean_log_ratio_below_zero_is_no_kl_and_one_above_is(tmp_path):
+    """Tokens drawn from mu have a mean of log mu - log pi that is a KL divergence, whatever the numerics."""
+    rng = np.random.default_rng(3)
+    for sign, kinds in ((-1, ["sampled-vs-reported"]), (1, [])):
+        columns = {"rollout_corr/kl": sign * 0.05 * np.exp(0.1 * rng.normal(size=40))}
+        folder = tmp_path / str(sign)
+        folder.mkdir()
+        found = audit([str(write("csv", {"step": np.arange(40), **columns}, folder))]).findings
+        assert [f.kind for f in found if f.kind == "sampled-vs-reported"] == kinds
+    told = [f.fault for f in detect({"rollout_corr/kl": -np.abs(columns["rollout_corr/kl"])})]
+    assert any("cannot be negative" in fault for fault in told)
 
 
 def test_the_answer_has_the_documented_shape(tmp_path):

@@ -18,6 +18,7 @@ import torch  # noqa: E402 - after its variables are set
 from torch import Tensor  # noqa: E402
 from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 
+from real.checkpoint import STATE, read  # noqa: E402
 from real.countdown import Problem, problems  # noqa: E402
 from real.fullsize.__main__ import main  # noqa: E402
 from real.fullsize.batches import micro_batches  # noqa: E402
@@ -422,7 +423,7 @@ def test_the_command_line_plans_and_refuses_in_one_line(capsys: pytest.CaptureFi
     assert "vLLM       LLM('Qwen/Qwen3-0.6B'," in capsys.readouterr().out
     assert main(["--plan", "--correction", "nonsense"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("fullsize: unknown correction 'nonsense'")
+    assert error.startswith("python -m real.fullsize: unknown correction 'nonsense'")
     assert error.count("\n") == 1
 
 
@@ -510,7 +511,7 @@ class TestVllm:
     ) -> None:
         environment = self.environment(folder, top_k=20, eval_every=2, eval_prompts=2)
         job = experiment(
-            environment, steps=4, prompts=2, samples=2, sync_every=3, lr=0.5, correction=correction("dlc")
+            environment, steps=4, prompts=2, samples=2, sync_every=3, lr=0.5, correction=correction("is")
         )
         whole = run_any(job, tokenizer=byte_tokenizer())
 
@@ -520,6 +521,8 @@ class TestVllm:
 
         with pytest.raises(KeyboardInterrupt):
             run_any(job, on_step=stop, checkpoint=tmp_path / "run", tokenizer=byte_tokenizer())
+        _, state = read(tmp_path / "run" / STATE)
+        assert state["synced_version"] < state["version"] == 2  # the sampler lags: two copies of the weights
         seen: list[int] = []
         again = run_any(
             job,

@@ -114,6 +114,9 @@ def test_numbers_have_to_be_those_of_the_problem():
     assert solves(text, (7, 1, 4), 24)
     assert solves(text, (4, 1, 7), 24)
     assert not solves(text, (7, 7, 4), 24)
+    repeated = attempt(Chain((7, 7, 4), ("+", "-"), 14, 10), 10)  # as a set the numbers are 7 and 4
+    assert solves(repeated, (7, 4, 7), 10)
+    assert not solves(repeated, (7, 4, 4), 10)
 
 
 def test_the_words_of_the_task_leave_room_for_padding_and_end_mark():

@@ -17,11 +17,13 @@ from real.model import row_logps
 from real.samplers import open_sampler
 from real.settings import Mini, longer_responses
 from real.sync import BOUND
+from real.task import EOS
 from theory.corrections import correction
 from theory.experiment import Numerics
 from theory.records import Trace
 from validation import long_responses as study
 from validation.check import Verdict, conclude
+from validation.cli import guarded, parse
 from validation.plan import DLC, IS, IS_RESYNC, ON_POLICY, PG
 
 TINY = Mini(task="search", eval_every=2, eval_prompts=12, eval_samples=1)
@@ -94,6 +96,16 @@ def test_exits_agree_with_the_measures_of_a_run(policy, origin, moved):
     back = kl_on_prefixes(moved, policy, origin.visited)
     assert found.kl_sampler_reverse == pytest.approx(back, **_close())
     assert found.any_off >= found.off_support > 0
+    # what the sampler's tokens miss of the moved policy, and responses that reach the limit, by hand
+    visited = origin.visited
+    rows = [row_logps(model, visited.prompt_CP, visited.response_BT).double() for model in (moved, policy)]
+    now, then = (row.gather(-1, visited.response_BT[..., None])[..., 0] for row in rows)
+    w = (now - then).exp()[visited.mask_BT]
+    assert found.missing == pytest.approx(1 - w.mean().item(), **_close())
+    assert abs(found.missing) > 1e-3
+    cut = [EOS not in response for response in own.response_BT.tolist()]
+    assert found.unended == pytest.approx(np.mean(cut))
+    assert 0 < found.unended < 1
 
 
 def test_the_exit_mass_is_what_the_off_support_share_estimates(policy, moved):
@@ -204,6 +216,25 @@ def test_the_study_keeps_its_runs_and_measures_them_once(tmp_path, monkeypatch, 
     assert again.found["kl_own"].tolist() == first.found["kl_own"].tolist()
     study.print_courses([first])
     assert "is, seed 3: token ESS first below 1/2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--cells", "foo"], "unknown cell 'foo'; known: "),
+        (["--seeds", "0"], "--seeds must be 1 to "),
+        (["--seeds", "999"], "--seeds must be 1 to "),
+        (["--seeds", "x"], "cannot read --seeds"),
+        (["--sampler", "foo"], "'foo'"),
+        (["--json", "/"], "--json must name a file that can be written"),
+    ],
+)
+def test_bad_options_of_the_study_are_one_line_and_code_2(arguments, said, capsys):
+    assert guarded(lambda: study.main(parse(study.Options, "study", arguments, about="x"))) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("lagfloor: ")
+    assert said in error
+    assert error.count("\n") == 1
 
 
 def test_the_figure_has_a_panel_a_cell():

@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -62,12 +62,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"{PROG} {version('lagfloor')}")
         return 0
-    name = arguments[0]
+    return guarded(lambda: _subcommand(arguments[0], arguments[1:]))
+
+
+def _subcommand(name: str, arguments: Sequence[str]) -> int:
+    if name not in SUBCOMMANDS:
+        raise BadUsage(f"unknown subcommand {name!r}; known: {', '.join(SUBCOMMANDS)}")
+    module = importlib.import_module(SUBCOMMANDS[name].module)
+    return module.main(parse(module.Options, f"{PROG} {name}", arguments, about=SUBCOMMANDS[name].help))
+
+
+def guarded(act: Callable[[], int], /) -> int:
+    """Exit code of a command; what went wrong is one line on stderr."""
     try:
-        if name not in SUBCOMMANDS:
-            raise BadUsage(f"unknown subcommand {name!r}; known: {', '.join(SUBCOMMANDS)}")
-        module = importlib.import_module(SUBCOMMANDS[name].module)
-        return module.main(parse(module.Options, name, arguments[1:]))
+        return act()
     except BadUsage as error:
         return _fail(error, 2)
     except CannotRun as error:
@@ -105,8 +113,8 @@ def _overview() -> str:
     )
 
 
-def parse(options: type[Any], name: str, arguments: Sequence[str]) -> Any:
-    """Read the options of a subcommand; whatever is wrong with them comes as one line.
+def parse(options: type[Any], prog: str, arguments: Sequence[str], *, about: str) -> Any:
+    """Read the options of a command; whatever is wrong with them comes as one line.
 
     Raises
     ------
@@ -122,10 +130,9 @@ def parse(options: type[Any], name: str, arguments: Sequence[str]) -> Any:
     import tyro
 
     said = io.StringIO()
-    prog = f"{PROG} {name}"
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(options, prog=prog, description=SUBCOMMANDS[name].help, args=list(arguments))
+            return tyro.cli(options, prog=prog, description=about, args=list(arguments))
     except SystemExit as stop:
         if stop.code in (0, None):
             raise

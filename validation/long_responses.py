@@ -27,6 +27,7 @@ from theory.estimate import Estimate, mean_estimate
 from theory.experiment import Experiment
 from theory.records import Trace
 from validation.check import Check, Control
+from validation.errors import BadUsage, running
 from validation.plan import CORRECTIONS, DLC, IS, IS_RESYNC, ON_POLICY, PG, SC
 
 STALE = 64
@@ -285,26 +286,29 @@ class Options:
 def main(options: Options) -> int:
     """Run the study."""
     from validation.atomic import write_json
+    from validation.commands.check import writable
     from validation.results import Results
     from validation.screen import print_verdicts
 
     plan = experiments(sampler=options.sampler)
     unknown = sorted(set(options.cells) - set(plan))
     if unknown:
-        raise SystemExit(f"unknown cell {unknown[0]!r}; known: {', '.join(plan)}")
-    if options.seeds < 1:
-        raise SystemExit(f"--seeds must be >= 1, got {options.seeds}; 1 is the least")
+        raise BadUsage(f"unknown cell {unknown[0]!r}; known: {', '.join(plan)}")
+    most = max(map(len, plan.values()))
+    if not 1 <= options.seeds <= most:
+        raise BadUsage(f"--seeds must be 1 to {most}, got {options.seeds}; leave it out for all")
+    writable(options.json)
     chosen = {name: members[: options.seeds] for name, members in plan.items()}
     if options.cells:
         chosen = {name: chosen[name] for name in options.cells}
     started = time.perf_counter()
     done = []
     try:
-        for course in courses(chosen, options.runs, on_step=lambda line: print(line, file=sys.stderr)):
-            done.append(course)
+        with running():
+            for course in courses(chosen, options.runs, on_step=lambda line: print(line, file=sys.stderr)):
+                done.append(course)
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on from there", file=sys.stderr)
-        return 130
+        raise KeyboardInterrupt("what is done is kept; the same command goes on from there") from None
     print_courses(done)
     if set(chosen) == set(plan):
         results = Results(
@@ -332,4 +336,7 @@ def _draw(all_courses: Sequence[Course], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Options, description=__doc__)))
+    from validation.cli import guarded, parse
+
+    name = "python -m validation.long_responses"
+    sys.exit(guarded(lambda: main(parse(Options, name, sys.argv[1:], about=(__doc__ or "").split("\n")[0]))))

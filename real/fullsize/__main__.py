@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from real import process
 from real.fullsize.settings import FullSize
+from theory.faults import EngineFault
 
 if TYPE_CHECKING:
     from theory.advantage import Baseline
@@ -38,6 +39,9 @@ class Settings:
     sync_every: int = 64
     """Scheduled sync in steps; 1 is on-policy"""
     seed: int = 0
+    checkpoint: Path | None = None
+    """Folder for the state, written at evaluated steps: two copies of the parameters; the same command goes
+    on from there"""
     plan: bool = False
     """Print what would run, its memory and the engine's arguments; load nothing"""
     assume_cards: int = 1
@@ -92,10 +96,13 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         from real.fullsize.loop import run
 
-        result = run(job, on_step=_show)
+        result = run(job, on_step=_show, checkpoint=settings.checkpoint, resume=bool(settings.checkpoint))
     except ValueError as error:
-        print(f"fullsize: {error}", file=sys.stderr)
+        print(f"python -m real.fullsize: {error}", file=sys.stderr)
         return 2
+    except (EngineFault, OSError) as error:
+        print(f"python -m real.fullsize: {error}", file=sys.stderr)
+        return 1
     if result.stopped is not None:
         print(f"stopped at {result.stopped}")
     return 0

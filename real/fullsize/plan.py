@@ -16,6 +16,8 @@ GIB = 2**30
 
 def assumed_cards(count: int, gib: float, capability: tuple[int, int] = (9, 0)) -> tuple[Card, ...]:
     """Cards to plan for on a machine that has none."""
+    if count < 1 or not 0 < gib < float("inf"):
+        raise ValueError(f"a plan needs a card of some memory, got {count} of {gib} GiB; assume 1 of 80")
     return tuple(
         Card(name="an assumed Hopper card", bytes=int(gib * GIB), capability=capability) for _ in range(count)
     )
