@@ -110,6 +110,28 @@ def test_an_interval_survives_resamples_without_any_weight():
     assert got.low == 0
 
 
+def test_an_interval_of_an_infinite_ratio_or_of_no_resamples_is_not_made_up():
+    got = ess_interval(np.array([math.inf, 0.0, 0.0, 0.0]))
+    assert got.ess == pytest.approx(0.25)
+    assert math.isnan(got.low)
+    for options, message in (
+        ({"level": 2.0}, "level is a coverage"),
+        ({"resamples": 0}, "resamples must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ess_interval(np.zeros(3), **options)
+
+
+def test_a_mean_ratio_beyond_float64_is_infinite_and_its_error_unknown():
+    for x in ([800.0, 0.0], [math.inf, 0.0]):
+        got = missing_mass(np.array(x))
+        assert got.value == -math.inf
+        assert math.isnan(got.stderr)
+    # the mean fits, its square does not
+    assert missing_mass(np.array([705.0, 0.0])).stderr == math.inf
+    assert math.isnan(missing_mass(np.array([math.nan, 0.0])).value)
+
+
 def test_the_missing_mass_is_the_trainers_probability_where_the_sampler_has_none(rng):
     p_s = np.array([0.7, 0.3, 0.0])
     p = np.array([0.5, 0.2, 0.3])

@@ -107,6 +107,11 @@ def batch(rng, responses: int = 24, tokens: int = 10):
     return logmu, logpi_s, logpi, mask, np.arange(responses) // 4
 
 
+def logs(x):
+    """Log-probs at the sampler's weights and now whose log-ratio is exactly `x`."""
+    return -np.maximum(x, 0), np.minimum(x, 0)
+
+
 def test_every_number_of_a_reading_is_its_definition(rng):
     logmu, logpi_s, logpi, mask, group = batch(rng)
     got = read_batch(logmu, logpi_s, logpi, mask=mask, group=group)
@@ -161,15 +166,53 @@ def test_a_response_without_tokens_and_a_batch_without_any_are_defined(rng):
     assert math.isnan(nothing.ess_token)
     assert math.isnan(nothing.lag_rms)
     assert nothing.resync  # no evidence that the batch is usable
+    assert nothing.reasons == ("no token counts: nothing is known of the lag",)
 
 
 def test_a_broken_log_prob_asks_for_a_resync(rng):
-    logpi_s = rng.normal(size=(8, 8))
+    logpi_s = -rng.random(size=(8, 8))
     logpi = logpi_s.copy()
     logpi[3, 3] = np.nan
     got = read_batch(None, logpi_s, logpi)
     assert math.isnan(got.ess_token)
+    assert math.isnan(got.missing.value)
     assert got.resync
+    assert "at 1 of 64 tokens" in got.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("level", "ess_below"), [("token", 0.5), ("token", 0.0), ("sequence", 0.5), ("sequence", 0.0)]
+)
+@pytest.mark.parametrize(("at_sync", "now"), [(-np.inf, -1.0), (np.nan, -1.0), (-np.inf, -np.inf)])
+def test_an_infinite_or_unknown_ratio_asks_for_a_resync_and_says_at_how_many_tokens(
+    rng, at_sync, now, level, ess_below
+):
+    logpi_s = -1 - rng.random(size=(64, 8))
+    logpi = logpi_s.copy()
+    logpi[1, 3] = -np.inf  # given up by the trainer: a ratio of 0, which is known
+    assert not read_batch(None, logpi_s, logpi).resync
+    logpi_s[[3, 5], [3, 4]], logpi[[3, 5], [3, 4]] = at_sync, now
+    got = read_batch(None, logpi_s, logpi, trigger=Trigger(level=level, ess_below=ess_below))
+    assert got.resync
+    assert len(got.reasons) == 1
+    assert "infinite or unknown at 2 of 512 tokens" in got.reasons[0]
+    assert math.isnan(got.interval.low)
+    # nobody asked, and what is masked does not matter
+    off = Trigger(level=level, ess_below=0.0, missing_above=1.0)
+    assert not read_batch(None, logpi_s, logpi, trigger=off).resync
+    assert not read_batch(None, logpi_s, logpi, mask=np.isfinite(logpi_s)).resync
+
+
+def test_a_ratio_beyond_float64_is_infinite_and_no_traceback():
+    logpi_s = np.full((8, 4), -800.0)
+    got = read_batch(None, logpi_s, np.full((8, 4), -1.0))
+    assert got.ess_token == pytest.approx(1.0, abs=algebra(1600.0))
+    assert got.missing.value == -math.inf
+    assert math.isnan(got.missing.stderr)
+    assert got.measures()["mean_w"] == math.inf
+    few = read_batch(None, logpi_s, np.where(np.arange(4) == 0, -1.0, logpi_s))
+    assert few.resync
+    assert "ESS 0.250 below" in few.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -179,11 +222,62 @@ def test_a_broken_log_prob_asks_for_a_resync(rng):
         ((None, np.zeros((2, 3)), np.zeros((2, 4))), {}, "one shape"),
         ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"mask": np.ones((2, 2), bool)}, "mask needs"),
         ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"group": np.zeros(3)}, "one entry per response"),
+        ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"resamples": -1}, "resamples must be >= 0, got -1"),
+        (
+            (None, np.zeros((2, 3)), np.zeros((2, 3))),
+            {"mask": np.array([[1, 0, np.nan], [1, 1, 1]])},
+            "whether it counts, got 1 NaN",
+        ),
+        ((None, np.zeros((2, 3), complex), np.zeros((2, 3))), {}, "are real, got complex128"),
+        ((np.full((2, 3), 0.5), np.zeros((2, 3)), np.zeros((2, 3))), {}, "got 6 above in logmu, the largest"),
+        ((None, np.zeros((2, 3)), np.full((2, 3), np.inf)), {}, "got 6 above in logpi, the largest inf"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(arrays, options, message):
+def test_what_is_no_batch_of_log_probs_is_refused(arrays, options, message):
     with pytest.raises(ValueError, match=message):
         read_batch(*arrays, **options)
+
+
+def test_rounding_above_zero_and_nonsense_at_padding_pass(rng):
+    logpi_s = -rng.random(size=(8, 8))
+    mask = np.arange(8) < 6
+    for x in (np.where(mask, logpi_s, 7.0), np.where(logpi_s > -0.1, 0.01, logpi_s)):
+        assert read_batch(x, x, x, mask=np.broadcast_to(mask, x.shape)).ess_token == 1.0
+
+
+def test_a_mask_of_numbers_is_read_on_every_library(xp, rng):
+    logpi_s, logpi = logs(rng.normal(size=(6, 5)))
+    mask = rng.random((6, 5)) < 0.7
+    want = read_batch(None, logpi_s, logpi, mask=mask, resamples=0)
+    for kind in (np.float32, np.int32):
+        arrays = (carry(xp, x) for x in (logpi_s, logpi))
+        got = read_batch(None, *arrays, mask=xp.asarray(mask.astype(kind)), resamples=0)
+        np.testing.assert_equal(got, want)
+
+
+def test_half_precision_and_complex_tensors_are_told_apart(rng):
+    torch = pytest.importorskip("torch")
+    logpi_s = torch.as_tensor(-rng.random((6, 5)), dtype=torch.bfloat16)
+    mask = torch.ones(6, 5, dtype=torch.bfloat16)
+    assert read_batch(None, logpi_s, logpi_s, mask=mask).ess_token == 1.0
+    with pytest.raises(ValueError, match="are real, got complex64"):
+        read_batch(None, logpi_s, logpi_s.to(torch.complex64))
+
+
+@pytest.mark.parametrize("name", ["caution", "sure"])
+@pytest.mark.parametrize("value", [math.nan, -5.0, math.inf])
+def test_margins_that_are_no_numbers_of_standard_errors_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} is a number of standard errors, finite and >= 0, got"):
+        Trigger(**{name: value})
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 2.0, math.nan])
+def test_a_forecast_needs_a_coverage_and_a_share(level):
+    monitor = Monitor(resamples=0)
+    with pytest.raises(ValueError, match="level of a forecast lies strictly between 0 and 1, got"):
+        monitor.forecast(level=level)
+    with pytest.raises(ValueError, match="threshold of a forecast lies strictly between 0 and 1, got 1"):
+        Monitor(trigger=Trigger(ess_below=1.0)).forecast()
 
 
 def test_triggers_that_are_no_shares_are_refused():
@@ -198,7 +292,7 @@ def test_triggers_that_are_no_shares_are_refused():
 
 def test_mass_that_leaves_the_support_fires_where_ess_is_blind(rng):
     """The trainer moves 30% of each prefix to a token the sampler never draws: every ratio is .7."""
-    logpi_s = rng.normal(size=(64, 16)) - 2
+    logpi_s = -1 - rng.random(size=(64, 16))
     got = read_batch(None, logpi_s, logpi_s + math.log(0.7))
     assert got.ess_token == pytest.approx(1.0, abs=algebra(1.0))
     assert got.missing.value == pytest.approx(0.3)
@@ -206,16 +300,13 @@ def test_mass_that_leaves_the_support_fires_where_ess_is_blind(rng):
     assert "30.0% of the trainer's mass" in got.reasons[0]
     assert not read_batch(None, logpi_s, logpi_s + math.log(0.7), trigger=Trigger(missing_above=1.0)).resync
     # a shortfall within its error is noise
-    few = read_batch(
-        None, np.zeros((4, 1)), np.log([[2.0], [0.3], [0.3], [0.6]]), trigger=Trigger(ess_below=0.0)
-    )
+    few = read_batch(None, *logs(np.log([[2.0], [0.3], [0.3], [0.6]])), trigger=Trigger(ess_below=0.0))
     assert few.missing.value == pytest.approx(0.2)
     assert not few.resync
 
 
 def test_the_level_of_the_trigger_decides_whose_ess_counts(rng):
-    logpi_s = rng.normal(size=(256, 16))
-    logpi = logpi_s + 0.25 * rng.normal(size=logpi_s.shape) - 0.03
+    logpi_s, logpi = logs(0.25 * rng.normal(size=(256, 16)) - 0.03)
     assert not read_batch(None, logpi_s, logpi, resamples=0).resync
     whole = read_batch(None, logpi_s, logpi, trigger=Trigger(level="sequence"), resamples=0)
     assert whole.resync
@@ -235,7 +326,7 @@ def lagging_run(rng, family: str, crossing: int, responses: int = 64, tokens: in
         else:
             variance = 0.375 * growth**2 * rng.gamma(0.5, 2.0, size=zeros.shape)
             x = rng.normal(size=zeros.shape) * np.sqrt(variance) - variance / 2
-        yield None, zeros, x
+        yield None, *logs(x)
 
 
 @pytest.mark.parametrize("family", ["laplace", "cn-gamma"])

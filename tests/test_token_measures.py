@@ -15,7 +15,7 @@ from theory.token_measures import token_measures
 
 
 def draws(rng: np.random.Generator, shape: tuple[int, int] = (40, 7)) -> dict[str, np.ndarray]:
-    pi_s = rng.normal(-2.0, 0.5, shape)
+    pi_s = rng.normal(-5.0, 0.5, shape)
     mask = rng.random(shape) < 0.8
     return {
         "mu": pi_s + rng.normal(0, 0.05, shape),

@@ -82,15 +82,25 @@ def ess_interval(
     Returns
     -------
     EssInterval
-        NaN bounds for fewer than two groups: one group has no spread to show.
+        NaN bounds for fewer than two groups, since one group has no spread to show, and for a NaN or +inf
+        among the ratios.
+
+    Raises
+    ------
+    ValueError
+        For a level outside (0, 1), fewer than one resample, or groups that do not fit the draws.
     """
+    if not 0 < level < 1:
+        raise ValueError(f"level is a coverage strictly between 0 and 1, got {level}; .95 is usual")
+    if resamples < 1:
+        raise ValueError(f"resamples must be >= 1, got {resamples}; 1000 are usual")
     x = np.asarray(log_ratio, dtype=np.float64).ravel()
     if x.size == 0:
         return EssInterval(math.nan, math.nan, math.nan, 0)
     sums = _cluster_sums(x, group)
     clusters = len(sums)
     ess = float(ess_fraction(x))
-    if clusters < 2 or math.isnan(ess):
+    if clusters < 2 or math.isnan(ess) or x.max() == math.inf:
         return EssInterval(ess, math.nan, math.nan, clusters)
     rng = np.random.default_rng(seed)
     equal = np.full(clusters, 1 / clusters)
@@ -142,15 +152,22 @@ def missing_mass(log_ratio: np.ndarray, group: np.ndarray | None = None, /) -> M
         log w in nats, at the draws that count.
     group : array of int, shape (n,), optional
         Prompt (or group) of each draw; every draw its own if left out.
+
+    Returns
+    -------
+    MissingMass
+        Of a mean no float64 holds, ``-inf`` with a NaN error; NaN for a NaN among the ratios.
     """
     x = np.asarray(log_ratio, dtype=np.float64).ravel()
     if x.size == 0:
         return MissingMass(math.nan, math.nan)
-    mean = math.exp(float(logsumexp(x)) - math.log(x.size))
+    with np.errstate(over="ignore"):  # a mean beyond float64 is infinite, and said to be
+        mean = float(np.exp(logsumexp(x) - math.log(x.size)))
     index = np.arange(x.size) if group is None else np.unique(group, return_inverse=True)[1]
     clusters = int(index.max()) + 1
     if clusters < 2 or not math.isfinite(mean):
         return MissingMass(1 - mean, math.nan)
-    off = np.bincount(index, weights=np.exp(x) - mean)
-    variance = float(off @ off) * clusters / (clusters - 1) / x.size**2
+    with np.errstate(over="ignore"):
+        off = np.bincount(index, weights=np.exp(x) - mean)
+        variance = float(off @ off) * clusters / (clusters - 1) / x.size**2
     return MissingMass(1 - mean, math.sqrt(variance))

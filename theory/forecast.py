@@ -95,7 +95,15 @@ def forecast(
     Returns
     -------
     Forecast
+
+    Raises
+    ------
+    ValueError
+        For a level or threshold outside (0, 1), or one ESS and lag too few or many.
     """
+    for name, share in (("level", level), ("threshold", threshold)):
+        if not 0 < share < 1:
+            raise ValueError(f"{name} of a forecast lies strictly between 0 and 1, got {share}")
     y = -np.log(np.asarray(ess, dtype=np.float64))
     k = np.arange(1, y.size + 1, dtype=np.float64) if lag is None else np.asarray(lag, dtype=np.float64)
     if y.ndim != 1 or k.shape != y.shape:

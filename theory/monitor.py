@@ -25,13 +25,20 @@ from theory.resync import FAILURE_THRESHOLD, should_resync
 from theory.tail import k_hat, tail_draws
 from theory.tail_ess import tail_corrected_ess
 
+ROUNDING = 0.125
+"""Nats a log-prob may be above 0: half the spacing of bfloat16 from 32 on, where logits are"""
+
 STEADY_OVER = 5
 """Batches whose tail indices are averaged: one estimate of k scatters by .1, and the correction with it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When the monitor asks for a resync."""
+    """When the monitor asks for a resync.
+
+    Beside its two rules, both of which can be switched off, a batch asks for one that says nothing of them:
+    one without tokens, or with a token whose ratio is infinite or unknown.
+    """
 
     ess_below: float = FAILURE_THRESHOLD
     """Share; on the tail-corrected ESS. 0: never"""
@@ -46,10 +53,15 @@ class Trigger:
     """Standard errors by which the missing mass must exceed it"""
 
     def __post_init__(self) -> None:
-        """Refuse thresholds that are no shares."""
+        """Refuse thresholds that are no shares, and margins that are no numbers of standard errors."""
         for name in ("ess_below", "missing_above"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is a share in [0, 1], got {getattr(self, name)}")
+        for name in ("caution", "sure"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"{name} is a number of standard errors, finite and >= 0, got {getattr(self, name)}"
+                )
         if self.level not in ("token", "sequence"):
             raise ValueError(f"unknown level {self.level!r}; known: token, sequence")
 
@@ -101,6 +113,7 @@ class Reading(NamedTuple):
         return {name: value for name, value in named.items() if not math.isnan(value)}
 
 
+@np.errstate(invalid="ignore", over="ignore")  # infinite and unknown ratios have values, and a reason
 def read_batch(
     logmu: Any,
     logpi_s: Any,
@@ -137,20 +150,26 @@ def read_batch(
     Returns
     -------
     Reading
+        Of a ratio that is infinite (the sampler's weights give a sampled token no probability) the ESS is 1/n
+        and the missing mass ``-inf``; of one that is NaN they are NaN. Either asks for a resync.
 
     Raises
     ------
     ValueError
-        For arrays of different shapes.
+        For arrays of different shapes, numbers that are no log-probs, a mask with NaN, negative resamples.
     """
+    if resamples < 0:
+        raise ValueError(f"resamples must be >= 0, got {resamples}; 0 leaves the interval out")
     rule = trigger or Trigger()
     ps, pi = _host(logpi_s), _host(logpi)
     if ps.ndim != 2:
         raise ValueError(f"a batch is (responses, tokens), got shape {ps.shape}; add the missing axis")
-    d, minus_log_w = split(ps if logmu is None else _host(logmu), ps, pi)
+    mu = ps if logmu is None else _host(logmu)
+    d, minus_log_w = split(mu, ps, pi)
     valid = np.ones(ps.shape, dtype=bool) if mask is None else _host(mask, bool)
     if valid.shape != ps.shape:
         raise ValueError(f"mask needs the shape of the log-probs {ps.shape}, got {valid.shape}")
+    _refuse_positive(valid, logmu=mu, logpi_s=ps, logpi=pi)
     members = np.arange(len(ps)) if group is None else np.asarray(group)
     if members.shape != (len(ps),):
         raise ValueError(f"group needs one entry per response ({len(ps)}), got shape {members.shape}")
@@ -165,7 +184,7 @@ def read_batch(
     steady = np.asarray(_cautious_index([*k_before, k], chosen.size, rule.caution))
     corrected = float(tail_corrected_ess(chosen, index=steady)) if chosen.size else math.nan
     missing = missing_mass(token, token_group)
-    reasons = _reasons(rule, corrected, missing)
+    reasons = _reasons(rule, corrected, missing, token)
     return Reading(
         tokens=int(token.size),
         responses=int(spoken.sum()),
@@ -196,7 +215,16 @@ def _cautious_index(k: Sequence[float], draws: int, caution: float) -> float:
     return mean + caution * (1 + mean) / math.sqrt(len(known) * tail_draws(draws))
 
 
-def _reasons(rule: Trigger, ess: float, missing: MissingMass) -> tuple[str, ...]:
+def _reasons(rule: Trigger, ess: float, missing: MissingMass, token: np.ndarray) -> tuple[str, ...]:
+    if rule.ess_below == 0 and rule.missing_above == 1:
+        return ()
+    if not token.size:
+        return ("no token counts: nothing is known of the lag",)
+    if unknown := int(np.count_nonzero(~(token < math.inf))):
+        return (
+            f"the ratio pi/pi_s is infinite or unknown at {unknown} of {token.size} tokens: log-probs of -inf "
+            "or NaN",
+        )
     reasons = []
     if should_resync(ess, rule.ess_below):
         reasons.append(f"tail-corrected {rule.level} ESS {ess:.3f} below {rule.ess_below:g}")
@@ -210,12 +238,28 @@ def _rms(x: np.ndarray) -> float:
     return math.sqrt(float(np.mean(x**2))) if x.size else math.nan
 
 
+def _refuse_positive(valid: np.ndarray, **logs: np.ndarray) -> None:
+    """Refuse what cannot be log-probs at tokens that count: probabilities, or losses."""
+    for name, x in logs.items():
+        above = (x > ROUNDING) & valid
+        if above.any():
+            raise ValueError(
+                f"log-probs are at most 0 (and {ROUNDING} of rounding), got {int(above.sum())} above in {name}, "
+                f"the largest {x[above].max():.3g}; pass logs of probabilities"
+            )
+
+
 def _host(x: Any, dtype: Any = np.float64) -> np.ndarray:
     """Array of any library as NumPy: off the graph and off the device where it has one."""
     if hasattr(x, "detach"):
         x = x.detach().cpu()
-        x = x.double() if dtype is np.float64 else x  # NumPy has no bfloat16
-    return np.asarray(x, dtype=dtype)
+        x = x.double() if x.is_floating_point() else x  # NumPy has no bfloat16
+    x = np.asarray(x)
+    if np.iscomplexobj(x):
+        raise ValueError(f"log-probs and masks are real, got {x.dtype}; drop what is imaginary first")
+    if dtype is bool and x.dtype != bool and (unknown := int(np.isnan(x.astype(np.float64)).sum())):
+        raise ValueError(f"a mask says of every token whether it counts, got {unknown} NaN; fill them in")
+    return x.astype(dtype, copy=False)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from theory.ess import ess_fraction
 from theory.estimate import Estimate, mean_estimate
 from theory.families import cn_gamma, crossing_variance, gaussian
 from theory.forecast import forecast
-from theory.monitor import Trigger, read_batch
+from theory.monitor import read_batch
 from theory.tail_ess import tail_corrected_ess
 from validation.check import Check
 from validation.laws.law import law, share
@@ -183,7 +183,7 @@ def _trigger(seed: int) -> list[Check]:
         before: list[float] = []
         for step in range(1, 2 * crossing):
             x = _laws(rng, (64, 8), (step - 0.5) / (crossing - 0.5))["a heavy mixture"]
-            reading = read_batch(None, np.zeros_like(x), x, k_before=before[-4:], resamples=0)
+            reading = read_batch(None, -np.maximum(x, 0), np.minimum(x, 0), k_before=before[-4:], resamples=0)
             before.append(reading.k_hat)
             fired = min(fired, step if reading.resync else math.inf)
             plain = min(plain, step if reading.ess_token < 0.5 else math.inf)
@@ -217,7 +217,7 @@ def _missing(seed: int) -> Check:
         for _ in range(repeats):
             noise = 0.1 * rng.normal(size=(64, 8))
             x = noise - 0.005 + math.log1p(-mass)
-            reading = read_batch(None, np.zeros_like(x), x, resamples=0, trigger=Trigger())
+            reading = read_batch(None, -np.maximum(x, 0), np.minimum(x, 0), resamples=0)
             values.append(reading.missing.value)
         return mean_estimate(values, unit="share")
 
