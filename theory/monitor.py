@@ -222,8 +222,8 @@ def _reasons(rule: Trigger, ess: float, missing: MissingMass, token: np.ndarray)
         return ("no token counts: nothing is known of the lag",)
     if unknown := int(np.count_nonzero(~(token < math.inf))):
         return (
-            f"the ratio pi/pi_s is infinite or unknown at {unknown} of {token.size} tokens: log-probs of -inf "
-            "or NaN",
+            f"the ratio pi/pi_s is infinite or unknown at {unknown} of {token.size} tokens: a log-prob is "
+            "-inf or NaN",
         )
     reasons = []
     if should_resync(ess, rule.ess_below):
@@ -244,8 +244,8 @@ def _refuse_positive(valid: np.ndarray, **logs: np.ndarray) -> None:
         above = (x > ROUNDING) & valid
         if above.any():
             raise ValueError(
-                f"log-probs are at most 0 (and {ROUNDING} of rounding), got {int(above.sum())} above in {name}, "
-                f"the largest {x[above].max():.3g}; pass logs of probabilities"
+                f"log-probs are at most 0 (and {ROUNDING} of rounding), got {int(above.sum())} above in "
+                f"{name}, the largest {x[above].max():.3g}; pass logs of probabilities"
             )
 
 
