@@ -511,7 +511,14 @@ class TestVllm:
     ) -> None:
         environment = self.environment(folder, top_k=20, eval_every=2, eval_prompts=2)
         job = experiment(
-            environment, steps=4, prompts=2, samples=2, sync_every=3, lr=0.5, correction=correction("is")
+            environment,
+            steps=4,
+            prompts=2,
+            samples=2,
+            sync_every=3,
+            lr=0.5,
+            correction=correction("is"),
+            baseline="none",
         )
         whole = run_any(job, tokenizer=byte_tokenizer())
 
@@ -532,6 +539,7 @@ class TestVllm:
             tokenizer=byte_tokenizer(),
         )
         assert seen == [3, 4]  # the state is that of step 2
+        assert whole.trace.steps["lag_norm"][1] > 0  # and its two copies differ
         for table in ("steps", "tokens", "sequences"):
             for name, column in getattr(whole.trace, table).items():
                 if not name.startswith("seconds"):
