@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 
 from theory.faults import EngineFault
@@ -32,3 +33,7 @@ def running() -> Iterator[None]:
         yield
     except (ValueError, OSError, EngineFault) as error:
         raise CannotRun(str(error)) from error
+    except BrokenExecutor as error:
+        raise CannotRun(
+            "a worker process was killed, or the machine ran out of memory; what is done is kept, run again"
+        ) from error
