@@ -114,12 +114,10 @@ def test_an_interval_of_an_infinite_ratio_or_of_no_resamples_is_not_made_up():
     got = ess_interval(np.array([math.inf, 0.0, 0.0, 0.0]))
     assert got.ess == pytest.approx(0.25)
     assert math.isnan(got.low)
-    for options, message in (
-        ({"level": 2.0}, "level is a coverage"),
-        ({"resamples": 0}, "resamples must be"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ess_interval(np.zeros(3), **options)
+    with pytest.raises(ValueError, match="level is a coverage strictly between 0 and 1, got 2"):
+        ess_interval(np.zeros(3), level=2.0)
+    with pytest.raises(ValueError, match="resamples must be >= 1, got 0"):
+        ess_interval(np.zeros(3), resamples=0)
 
 
 def test_a_mean_ratio_beyond_float64_is_infinite_and_its_error_unknown():

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import numbers
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -31,6 +32,37 @@ of freedom, unit variance times scale) and rounding of its mantissa; the rest ar
 engine."""
 
 
+LARGEST_COUNT = 2**31 - 1
+"""Both engines count in 32-bit integers"""
+LARGEST_REAL = float(np.finfo(np.float32).max)
+"""Both compute in float32"""
+
+
+def refuse_count(name: str, got: Any, /, *, least: int, most: float = LARGEST_COUNT) -> None:
+    """Refuse what is no whole number from `least` to `most` (ValueError, in one line)."""
+    if isinstance(got, bool) or not isinstance(got, numbers.Integral):
+        raise ValueError(f"{name} must be a whole number, got {got!r}; {least} is the smallest there is")
+    if int(got) < least:
+        raise ValueError(f"{name} must be >= {least}, got {got}; {least} is the smallest setting there is")
+    if int(got) > most:
+        raise ValueError(f"{name} must be at most {most}, got {got}; lower it")
+
+
+def refuse_real(name: str, got: Any, /, *, least: float = -LARGEST_REAL) -> None:
+    """Refuse what is no number from `least` up that float32 holds (ValueError, in one line)."""
+    if isinstance(got, bool) or not isinstance(got, numbers.Real):
+        raise ValueError(f"{name} must be a number, got {got!r}")
+    try:
+        value = float(got)
+    except OverflowError:  # a whole number beyond float64
+        value = LARGEST_REAL * 2
+    if not (math.isfinite(value) and value >= least):
+        floor = "" if least == -LARGEST_REAL else f" and >= {least:g}"
+        raise ValueError(f"{name} must be finite{floor}, got {got}")
+    if abs(value) > LARGEST_REAL:
+        raise ValueError(f"{name} must be a number float32 holds, at most {LARGEST_REAL:.3g}, got {got}")
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
     """What the sampler's engine does differently from the trainer at equal weights."""
@@ -47,8 +79,7 @@ class Numerics:
         """Refuse unknown kinds and negative scales."""
         if self.kind not in get_args(NumericsKind):
             raise ValueError(f"unknown numerics {self.kind!r}; known: {', '.join(get_args(NumericsKind))}")
-        if not (math.isfinite(self.scale) and self.scale >= 0):
-            raise ValueError(f"scale of the numerics must be finite and >= 0, got {self.scale}")
+        refuse_real("scale of the numerics", self.scale, least=0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,20 +108,15 @@ class Experiment:
         """Refuse settings no engine could run."""
         if self.baseline not in get_args(Baseline):
             raise ValueError(f"unknown baseline {self.baseline!r}; known: {', '.join(get_args(Baseline))}")
-        for field, least in (
-            ("sync_every", 1),
-            ("steps", 1),
-            ("prompts", 1),
-            ("samples", 1),
-            ("minibatches", 1),
-        ):
-            got = getattr(self, field)
-            if got < least:
-                raise ValueError(f"{field} must be >= {least}, got {got}; 1 is the smallest setting there is")
-        if self.seed < 0:
-            raise ValueError(f"seed must be >= 0, got {self.seed}; any whole number from 0 up will do")
-        if not (math.isfinite(self.lr) and self.lr >= 0):
-            raise ValueError(f"lr must be finite and >= 0, got {self.lr}")
+        for field in ("sync_every", "steps", "prompts", "samples", "minibatches"):
+            refuse_count(field, getattr(self, field), least=1)
+        if self.prompts * self.samples > LARGEST_COUNT:
+            raise ValueError(
+                f"prompts x samples must be at most {LARGEST_COUNT}, got {self.prompts} x {self.samples}; "
+                "lower one of them"
+            )
+        refuse_count("seed", self.seed, least=0, most=math.inf)
+        refuse_real("lr", self.lr, least=0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; a dataclass names its class under "kind_of"."""

@@ -8,7 +8,8 @@ from typing import Literal, get_args
 from theory.advantage import Baseline
 from theory.corrections import Correction
 from theory.corrections import correction as named_correction
-from theory.experiment import Experiment, Numerics
+from theory.experiment import Experiment, Numerics, refuse_count, refuse_real
+from toy.limits import check_quantile, check_reals, check_sizes, check_table
 
 Memory = Literal["first", "last"]
 """What the policy sees of the past. first: the first token, for the whole response (an early decision, then
@@ -35,13 +36,23 @@ class Infrastructure:
     """Responses whose first token has this id or a higher one are long and arrive one step late"""
 
     def __post_init__(self) -> None:
-        """Refuse shares that are none."""
+        """Refuse shares that are none, and ids that are no whole numbers."""
+        check_reals(top_p=self.top_p, keep_wrong=self.keep_wrong)
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}; 1 draws from everything")
         if not 0 <= self.keep_wrong <= 1:
             raise ValueError(f"keep_wrong is a probability, got {self.keep_wrong}; 1 filters nothing")
-        if self.retokenise is not None and len(set(self.retokenise)) < 3:
-            raise ValueError(f"retokenise needs three ids (a, b, ab) that differ, got {self.retokenise}")
+        if not isinstance(self.processed, bool):
+            raise ValueError(f"processed is True or False, got {self.processed!r}")
+        pair = self.retokenise
+        if pair is not None and not (isinstance(pair, tuple) and len(pair) == 3 and len(set(pair)) == 3):
+            raise ValueError(f"retokenise needs three ids (a, b, ab) that differ, got {pair}")
+        for name, ids in (
+            ("retokenise", pair),
+            ("defer_from", None if self.defer_from is None else (self.defer_from,)),
+        ):
+            for token in ids or ():
+                refuse_count(f"a token id of {name}", token, least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +86,20 @@ class Sequence:
         """Refuse sizes no policy has, and token ids outside the vocabulary."""
         if self.memory not in get_args(Memory):
             raise ValueError(f"unknown memory {self.memory!r}; known: {', '.join(get_args(Memory))}")
-        _check_sizes(
+        check_sizes(
+            self.seed,
             prompts=(self.prompts, 1),
             length=(self.length, 1),
             vocabulary=(self.vocabulary, 2),
             embedding=(self.embedding, 1),
             rank=(self.rank, 1),
         )
+        check_table(self.prompts, self.length, self.vocabulary + 1, max(self.vocabulary, self.embedding))
+        check_reals(beta=self.beta)
+        check_reals(0, het=self.het)
         if self.rank > self.vocabulary:
             raise ValueError(f"rank is at most the vocabulary ({self.vocabulary}), got {self.rank}; lower it")
-        _check_quantile(self.quantile)
+        check_quantile(self.quantile)
         chosen = self.infrastructure
         ids = (*(chosen.retokenise or ()), *(() if chosen.defer_from is None else (chosen.defer_from,)))
         wrong = [i for i in ids if not 0 <= i < self.vocabulary]
@@ -126,12 +141,17 @@ class Exit:
 
     def __post_init__(self) -> None:
         """Refuse sizes and shares that describe no policy."""
-        _check_sizes(
+        check_sizes(
+            self.seed,
             prompts=(self.prompts, 1),
             length=(self.length, 2),
             words=(self.words, 2),
             embedding=(self.embedding, 2),
         )
+        check_table(self.prompts, self.length, self.vocabulary + 1, max(self.vocabulary, self.embedding))
+        check_reals(wrong=self.wrong, leave=self.leave, stay=self.stay, shared=self.shared)
+        check_reals(opposition=self.opposition)
+        check_reals(0, spread=self.spread)
         shares = (self.wrong, self.leave, self.stay, self.shared)
         if not all(0 < x < 1 for x in shares) or self.wrong + max(self.leave, self.stay) >= 1:
             raise ValueError(
@@ -165,8 +185,11 @@ class Bandit:
 
     def __post_init__(self) -> None:
         """Refuse sizes and tables that do not fit each other."""
-        _check_sizes(prompts=(self.prompts, 1), arms=(self.arms, 2))
-        _check_quantile(self.quantile)
+        check_sizes(self.seed, prompts=(self.prompts, 1), arms=(self.arms, 2))
+        check_table(self.prompts, max(self.prompts, self.arms))
+        check_reals(beta=self.beta)
+        check_reals(0, het=self.het)
+        check_quantile(self.quantile)
         for name in ("logits", "rewards"):
             table = getattr(self, name)
             if table is not None and (
@@ -177,17 +200,8 @@ class Bandit:
                     f"{name} needs one row a prompt and one number an arm ({self.prompts} x {self.arms}), "
                     f"got {shape}; set prompts and arms to match"
                 )
-
-
-def _check_sizes(**sizes: tuple[int, int]) -> None:
-    for name, (got, least) in sizes.items():
-        if got < least:
-            raise ValueError(f"{name} must be >= {least}, got {got}; raise it")
-
-
-def _check_quantile(quantile: float) -> None:
-    if not 0 < quantile < 1:
-        raise ValueError(f"quantile is a share strictly between 0 and 1, got {quantile}")
+            for number in (x for row in table or () for x in row):
+                refuse_real(f"an entry of {name}", number)
 
 
 def _rule(correction: str | Correction) -> Correction:

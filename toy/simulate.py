@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,8 +24,11 @@ from toy.families import branches_for, family_of, rule_settings
 from toy.infrastructure import infrastructure_settings
 from toy.keys import words
 from toy.loop import BASELINES, Reported, Settings, Static, simulate
-from toy.settings import Infrastructure
+from toy.settings import Bandit, Infrastructure
 from toy.task import Task
+
+BYTES_A_TOKEN = 100
+"""Memory a drawn token takes at the least, measured on setting S: 645 MB more for 6.4 million tokens"""
 
 
 def ensemble(
@@ -190,9 +194,37 @@ def refuse_unrunnable(experiment: Experiment, seeds: int = 1) -> None:
             f"minibatches split the samples of each prompt evenly, got {experiment.samples} samples in "
             f"{experiment.minibatches}; choose a divisor"
         )
+    _refuse_too_large(experiment, seeds)
     chosen = getattr(environment, "infrastructure", Infrastructure())
     if experiment.minibatches > 1 and chosen != Infrastructure():
         raise ValueError(
             f"infrastructure toggles need one update a batch, got minibatches={experiment.minibatches}: a "
             "late response would meet another minibatch than its group; set minibatches=1"
         )
+
+
+def _refuse_too_large(experiment: Experiment, seeds: int) -> None:
+    """Raise ValueError for what this machine's memory cannot hold: one call holds a batch and all weights."""
+    environment = experiment.environment
+    if isinstance(environment, Bandit):
+        length, weights = 1, environment.prompts * environment.arms
+    else:
+        length, weights = environment.length, environment.embedding * environment.vocabulary
+    batch = BYTES_A_TOKEN * experiment.prompts * experiment.samples * length
+    # after each step, float32: the trainer's weights and the sampler's
+    record = 4 * experiment.steps * 2 * weights
+    needed, there = seeds * (batch + record), _memory()
+    if needed > there:
+        raise ValueError(
+            f"the toy runs in one call, and {experiment.steps} steps of {experiment.samples} samples a "
+            f"prompt in {seeds} seed(s) need {needed / 2**30:.3g} GiB or more, got {there / 2**30:.3g} GiB "
+            "of memory; lower steps or samples"
+        )
+
+
+def _memory() -> float:
+    """Bytes of memory of this machine; inf where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
