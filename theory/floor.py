@@ -104,6 +104,30 @@ def deviation_in_floors(
     return (1 + variance_ratio) / 2 + float(offset @ fisher(p) @ offset) / (2 * floor)
 
 
+def measured_floor(among: np.ndarray, /) -> np.ndarray:
+    r"""Mean KL between different on-policy runs, every ordered pair: the floor that was measured.
+
+    Parameters
+    ----------
+    among : array, shape (..., F, F)
+        KL of each on-policy run to each other, nats per token; the diagonal, a run to itself, is 0.
+
+    Returns
+    -------
+    array, shape (...)
+        nats per token.
+
+    Raises
+    ------
+    ValueError
+        For a single on-policy run: there is no floor then.
+    """
+    n = among.shape[-1]
+    if n < 2:
+        raise ValueError(f"a floor needs at least 2 on-policy runs, got {n}; run more seeds")
+    return among.sum((-2, -1)) / (n * (n - 1))
+
+
 def in_floors(distance: np.ndarray, among: np.ndarray, /) -> np.ndarray:
     r"""Count measured distances to the on-policy runs in measured floors.
 
@@ -126,7 +150,4 @@ def in_floors(distance: np.ndarray, among: np.ndarray, /) -> np.ndarray:
     ValueError
         For a single on-policy run: there is no floor then.
     """
-    n = among.shape[-1]
-    if n < 2:
-        raise ValueError(f"a floor needs at least 2 on-policy runs, got {n}; run more seeds")
-    return distance.mean((-2, -1)) / (among.sum((-2, -1)) / (n * (n - 1)))
+    return distance.mean((-2, -1)) / measured_floor(among)

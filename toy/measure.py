@@ -16,7 +16,7 @@ import numpy as np
 
 from theory.arrays import log_softmax
 from theory.corrections import ResyncLevel
-from theory.floor import in_floors
+from theory.floor import in_floors, measured_floor
 from theory.jackknife import jackknife
 from toy import observe
 from toy.engine import EngineSettings, engine_settings, noise_table, sampled_log_probs
@@ -157,8 +157,7 @@ def deviation_in_floors(
         value, stderr = jackknife(lambda i, j: ratio(i, j, j), groups)
     else:
         value, stderr = jackknife(ratio, [*groups, np.arange(reference.seeds)])
-    floor_K = among.sum((1, 2)) / (reference.seeds * (reference.seeds - 1))
-    return Deviation(value, stderr, to_reference.mean((1, 2)), floor_K)
+    return Deviation(value, stderr, to_reference.mean((1, 2)), measured_floor(among))
 
 
 def accuracy(ensemble: Ensemble, *, steps: Sequence[int] | None = None) -> np.ndarray:

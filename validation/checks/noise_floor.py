@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from theory.estimate import Estimate
-from theory.floor import in_floors
+from theory.floor import measured_floor
 from validation.check import Check, Control
 from validation.claims import CLAIMS
 from validation.evidence import Evidence, World
@@ -75,8 +75,5 @@ def _same_batch(world: World) -> float:
 
 def _log_ratio(world: World, floor: np.ndarray, reference: np.ndarray) -> float:
     """Mean log ratio of two floors over the early steps."""
-    n = floor.shape[1]
-    # all ordered pairs of different runs: the mean distance without the diagonal
-    pairs = floor * (n / (n - 1))
     early = world.steps <= EARLY
-    return float(np.log(in_floors(pairs[early], reference[early])).mean())
+    return float(np.log(measured_floor(floor[early]) / measured_floor(reference[early])).mean())

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from theory.estimate import Estimate
 from validation.check import Check, Control
@@ -18,6 +17,7 @@ from validation.claims import CLAIMS
 from validation.evidence import Evidence, World
 from validation.floor import RESAMPLES, deviation
 from validation.plan import CORRECTIONS
+from validation.rank_correlation import resampled, spearman
 
 SHARE, DEVIATION = 0.80, 0.74
 """Article 2"""
@@ -91,17 +91,12 @@ def _checkpoints(world: World, name: str) -> list[tuple[float, float, float]]:
     return [(drop[i], share[i], floors[i]) for i in at]
 
 
-def _spearman(a: np.ndarray, b: np.ndarray) -> float:
-    # Pearson's coefficient of the ranks, ties at their mean rank
-    return float(np.corrcoef(stats.rankdata(a), stats.rankdata(b))[0, 1])
-
-
 def _of_share(table: Table) -> float:
-    return _spearman(table.share, table.drop)
+    return spearman(table.share, table.drop)
 
 
 def _of_deviation(table: Table) -> float:
-    return _spearman(table.deviation, table.drop)
+    return spearman(table.deviation, table.drop)
 
 
 def _gap(table: Table) -> float:
@@ -110,12 +105,11 @@ def _gap(table: Table) -> float:
 
 def _bootstrap(table: Table, statistic: Callable[[Table], float], rng: np.random.Generator) -> Estimate:
     """Coefficient with its spread over environments drawn with replacement."""
-    groups = np.unique(table.group)
-    members = [np.flatnonzero(table.group == g) for g in groups]
-    values = []
-    for _ in range(RESAMPLES):
-        chosen = np.concatenate([members[i] for i in rng.integers(len(groups), size=len(groups))])
-        values.append(statistic(Table(*(column[chosen] for column in table))))
-    return Estimate(
-        value=statistic(table), stderr=float(np.std(values, ddof=1)), unit=UNIT, dof=len(groups) - 1
+    values = resampled(
+        table.group,
+        lambda i: statistic(Table(*(column[i] for column in table))),
+        rng=rng,
+        resamples=RESAMPLES,
     )
+    groups = len(np.unique(table.group))
+    return Estimate(value=statistic(table), stderr=float(np.std(values, ddof=1)), unit=UNIT, dof=groups - 1)

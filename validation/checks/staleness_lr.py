@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from theory.estimate import Estimate
+from theory.floor import measured_floor
 from validation.check import Check, Control
 from validation.claims import CLAIMS
 from validation.evidence import Evidence, World
@@ -67,8 +68,7 @@ def _finite(period: int) -> float:
 def _excess(world: World, cell: str) -> float:
     """Ln of the KL to on-policy beyond what on-policy runs have among themselves; NaN at the floor."""
     at = int(np.searchsorted(world.steps, round(TOTAL / world.lr)))
-    n = world.floor.shape[-1]
-    beyond = world.cells[cell].distance[at].mean() - world.floor[at].sum() / (n * (n - 1))
+    beyond = float(world.cells[cell].distance[at].mean() - measured_floor(world.floor[at]))
     return math.log(beyond) if beyond > 0 else math.nan
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from theory.estimate import Estimate
+from validation.rank_correlation import resampled, spearman
 
 RESAMPLES = 2000
 """The ends of a 95% interval then rest on 50 draws each"""
+FEWEST = 5
+"""Runs that a rank correlation needs: whole runs are resampled, and of four there are but 35 samples"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,32 +30,17 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correlation:
-    """A rank correlation with its interval."""
+    """A rank correlation with its interval; NaN is "not measured"."""
 
-    value: float
-    low: float
+    value: float = math.nan
+    low: float = math.nan
     """2.5% of the resamples lie below"""
-    high: float
-    stderr: float
-
-
-NOTHING = Correlation(value=float("nan"), low=float("nan"), high=float("nan"), stderr=float("nan"))
-
-
-def spearman(x: np.ndarray, y: np.ndarray, /) -> float:
-    """Spearman's rank correlation, ties at their mean rank; NaN where one side is constant.
-
-    Parameters
-    ----------
-    x, y : array, shape (N,)
-        Of one length, finite or infinite; NaN gives NaN.
-    """
-    if np.isnan(x).any() or np.isnan(y).any() or len(x) < 2:
-        return float("nan")
-    a, b = rankdata(x), rankdata(y)
-    a, b = a - a.mean(), b - b.mean()
-    size = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / size) if size > 0 else float("nan")
+    high: float = math.nan
+    stderr: float = math.nan
+    runs: int = 0
+    """With at least one checkpoint that was measured"""
+    left_out: int = 0
+    """Checkpoints where the measure, or the accuracy, was not measured"""
 
 
 def correlations(
@@ -63,7 +51,7 @@ def correlations(
     Parameters
     ----------
     points : Checkpoints
-        Entries with a NaN are left out.
+        Each measure is ranked over the checkpoints where it is no NaN, whatever the others are there.
     seed : int
         Of the resampling.
     resamples : int
@@ -72,30 +60,36 @@ def correlations(
     Returns
     -------
     dict
-        By name of the measure.
+        By name of the measure; not measured with fewer than `FEWEST` runs.
     array, shape (resamples, M)
         The resampled values, columns in the order of the dict: for differences between them.
     """
-    kept = ~np.isnan(np.stack([points.drop, *points.measures.values()])).any(axis=0)
-    drop, run = points.drop[kept], points.run[kept]
-    columns = {name: values[kept] for name, values in points.measures.items()}
-    members = [np.flatnonzero(run == r) for r in np.unique(run)]
-    if not members:
-        return dict.fromkeys(columns, NOTHING), np.full((1, len(columns)), np.nan)
-    generator = np.random.default_rng(seed)
-    draws = np.empty((resamples, len(columns)))
-    for i in range(resamples):
-        picked = np.concatenate([members[j] for j in generator.integers(len(members), size=len(members))])
-        draws[i] = [spearman(x[picked], drop[picked]) for x in columns.values()]
+    known = {name: ~(np.isnan(x) | np.isnan(points.drop)) for name, x in points.measures.items()}
+    runs = {name: len(np.unique(points.run[kept])) for name, kept in known.items()}
+    draws = np.full((1, len(known)), np.nan)
+    if max(runs.values(), default=0) >= FEWEST:
+        draws = resampled(
+            points.run,
+            lambda i: [spearman(x[i], points.drop[i]) for x in points.measures.values()],
+            rng=np.random.default_rng(seed),
+            resamples=resamples,
+        )
     found = {}
-    for j, (name, x) in enumerate(columns.items()):
+    for j, (name, x) in enumerate(points.measures.items()):
+        counts = {"runs": runs[name], "left_out": int((~known[name]).sum())}
+        if runs[name] < FEWEST:
+            draws[:, j] = np.nan
         column = draws[:, j]
-        if np.isnan(column).all():  # a constant has no rank
-            found[name] = NOTHING
+        if np.isnan(column).all():  # too few runs, or a constant, which has no rank
+            found[name] = Correlation(**counts)
             continue
         low, high = np.nanquantile(column, (0.025, 0.975))
         found[name] = Correlation(
-            value=spearman(x, drop), low=float(low), high=float(high), stderr=float(np.nanstd(column))
+            value=spearman(x, points.drop),
+            low=float(low),
+            high=float(high),
+            stderr=float(np.nanstd(column)),
+            **counts,
         )
     return found, draws
 
