@@ -151,7 +151,7 @@ def test_an_interrupt_says_what_is_kept(monkeypatch, capsys):
             raise KeyboardInterrupt("runs/ keeps everything")
 
     monkeypatch.setattr(cli.importlib, "import_module", lambda name: Interrupted)
-    monkeypatch.setattr(cli, "parse", lambda *arguments: None)
+    monkeypatch.setattr(cli, "parse", lambda *arguments, about: None)
     assert cli.main(["report"]) == 130
     said = capsys.readouterr().err
     assert "interrupted; runs/ keeps everything" in said

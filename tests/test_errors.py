@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -31,6 +32,6 @@ def test_a_killed_worker_is_named_and_not_a_traceback():
     with (
         pytest.raises(CannotRun, match="a worker process was killed"),
         running(),
-        ProcessPoolExecutor(1) as pool,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
     ):
         pool.submit(_die).result()

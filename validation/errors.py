@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Iterator, Mapping
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 
@@ -31,9 +32,32 @@ def running() -> Iterator[None]:
     """Turn what an engine, the store or the disk refuses into one line."""
     try:
         yield
-    except (ValueError, OSError, EngineFault) as error:
+    except OSError as error:
+        raise CannotRun(in_words(error)) from error
+    except (ValueError, EngineFault) as error:
         raise CannotRun(str(error)) from error
     except BrokenExecutor as error:
         raise CannotRun(
             "a worker process was killed, or the machine ran out of memory; what is done is kept, run again"
         ) from error
+
+
+ADVICE: Mapping[int, str] = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EACCES: "change its permission, or name another place",
+    errno.EPERM: "change its permission, or name another place",
+    errno.EROFS: "name another place",
+    errno.ENOTDIR: "name a folder",
+    errno.EISDIR: "name a file",
+    errno.ENOENT: "see that it is there",
+}
+"""What to do, by the number of the error"""
+
+
+def in_words(error: OSError, /) -> str:
+    """Name the file that could not be used, the rule, and what to do."""
+    where = error.filename or "a file of this command"
+    what = error.strerror or str(error) or type(error).__name__
+    todo = ADVICE.get(error.errno or 0, "see what holds it, or name another place")
+    return f"{where} must be there to read and write, got {what.lower()!r}; {todo}"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from validation.errors import BadUsage, running, usage
+from validation.errors import running, usage
+from validation.places import folder, writable
 
 if TYPE_CHECKING:
     from validation.evidence import Evidence
@@ -37,12 +38,12 @@ class Options:
     """Folder of the stored runs; finished ones are reused"""
     fresh: bool = False
     """Run everything again"""
-    sampler: Literal["vllm", "torch"] = "vllm"
-    """Sampler of the real engine"""
-    model: str = "mini"
-    """Weights of the real engine: the shipped mini-Qwen3, or a safetensors file of the same model"""
-    workers: int = 0
-    """Processes of the real engine; 0: one per core, at most 2"""
+    sampler: Literal["vllm", "torch"] | None = None
+    """real: what samples; vllm if left out"""
+    model: str | None = None
+    """real: the shipped mini-Qwen3 if left out, or a safetensors file of the same model"""
+    workers: int | None = None
+    """real: processes; one per core, at most 2, if left out"""
 
 
 def main(options: Options) -> int:
@@ -52,11 +53,17 @@ def main(options: Options) -> int:
     from validation.checks import needed, selected
 
     with usage():
+        _refuse_unused(options)
+        if options.seed < 0:
+            raise ValueError(f"seed must be >= 0, got {options.seed}; any whole number from 0 up will do")
+        if options.workers is not None and options.workers < 1:
+            raise ValueError(f"workers must be >= 1, got {options.workers}; leave it out for one per core")
         only = [c.strip() for c in options.only.split(",") if c.strip()]
         theory = options.engine == "theory"
         claims = closed_forms.selected(only) if theory else selected(only, engine=options.engine)
         whole = _plan(options)
         plan = None if whole is None else needed(whole, claims)
+    folder(options.runs, "--runs")
     writable(options.json)
     from validation.check import Verdict, conclude
     from validation.results import Results, save
@@ -77,14 +84,29 @@ def main(options: Options) -> int:
             command=command_line(),
             checks=tuple(checks),
         )
+    print_verdicts(results)
+    with running():
         if not options.only:
             save(results, evidence, options.runs / "checks")
         if options.json is not None:
             from validation.atomic import write_json
 
             write_json(options.json, results.document())
-    print_verdicts(results)
     return int(any(conclude(c).verdict is Verdict.NOT_RUN for c in results.checks))
+
+
+def _refuse_unused(options: Options) -> None:
+    """Refuse flags that this engine would ignore."""
+    if options.engine != "real":
+        for name in ("sampler", "model", "workers"):
+            if getattr(options, name) is not None:
+                raise ValueError(
+                    f"--{name} is for `check real`, got it with {options.engine!r}; leave it out"
+                )
+    if options.engine == "theory" and options.fresh:
+        raise ValueError(
+            "--fresh is for `check toy` and `check real`: closed forms store no run; leave it out"
+        )
 
 
 def command_line() -> str:
@@ -101,7 +123,7 @@ def _plan(options: Options) -> Plan | None:
         case "real":
             from validation.plan import real_plan
 
-            return real_plan(options.seed, sampler=options.sampler, model=options.model)
+            return real_plan(options.seed, sampler=options.sampler or "vllm", model=options.model or "mini")
         case "theory":
             return None
 
@@ -142,19 +164,3 @@ def _gather(plan: Plan, options: Options) -> Evidence:
             )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(kept) from None
-
-
-def writable(path: Path | None) -> None:
-    """Refuse a --json path now and not after minutes of runs."""
-    if path is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(21, "it is a folder")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise PermissionError(13, "permission denied")
-    except OSError as error:
-        raise BadUsage(
-            f"--json must name a file that can be written, got {path} ({error.strerror})"
-        ) from None

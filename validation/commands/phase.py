@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from validation.errors import BadUsage, running, usage
+from validation.places import folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ def main(options: Options) -> int:
 
     with usage():
         environments(options.seed)
+    folder(options.runs, "--runs")
+    folder(options.out, "--out")
     from validation.gather import phase
     from validation.report.phase import FILE, figures, read_phase
     from validation.report.results import CHECKS
@@ -37,11 +40,11 @@ def main(options: Options) -> int:
         diagram = phase.gather(options.runs / "toy", options.seed, on_row=bar.advance)
     from validation.atomic import write_text
 
-    folder = options.runs / CHECKS
+    checks = options.runs / CHECKS
     try:
-        phase.save(diagram, folder / FILE)
+        phase.save(diagram, checks / FILE)
         options.out.mkdir(parents=True, exist_ok=True)
-        for name, figure, _ in figures(read_phase(folder)):
+        for name, figure, _ in figures(read_phase(checks)):
             path = options.out / f"{name}.svg"
             write_text(path, to_svg(figure, name=name, ink="#808080"))
             print(f"wrote {path}")

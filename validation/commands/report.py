@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from validation.errors import BadUsage, usage
+from validation.places import folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,8 @@ def main(options: Options) -> int:
     from validation.report.table_page import name_of, read_tables, render_table
     from validation.table.gather import FOLDER as TABLES
 
+    folder(options.runs, "--runs")
+    folder(options.out.parent, "--out's folder")
     with usage():
         results = read_results(options.runs)
         curves = [read_curves(options.runs / CHECKS, result.engine) for result in results]

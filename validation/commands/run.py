@@ -13,6 +13,7 @@ from theory.advantage import Baseline
 from theory.corrections import PpoRef, correction
 from theory.experiment import Experiment, Numerics, NumericsKind
 from validation.errors import CannotRun, running, usage
+from validation.places import folder as folder_usable
 
 if TYPE_CHECKING:
     from theory.records import Trace
@@ -51,14 +52,14 @@ class Options:
     """Size of its noise, where it is noise"""
     seed: int = 0
     """Of the run"""
-    environment: int = 0
-    """Toy: seed of the environment"""
-    quantile: float = 0.93
-    """Toy: share of the initial policy's responses that score below a success"""
-    sampler: Literal["vllm", "torch"] = "vllm"
-    """Real: where responses come from"""
-    model: str = "mini"
-    """Real: the shipped mini-Qwen3, or a safetensors file of the same model"""
+    environment: int | None = None
+    """Toy: seed of the environment; 0 if left out"""
+    quantile: float | None = None
+    """Toy: share of the initial policy's responses that score below a success; .93 if left out"""
+    sampler: Literal["vllm", "torch"] | None = None
+    """Real: where responses come from; vllm if left out"""
+    model: str | None = None
+    """Real: the shipped mini-Qwen3 if left out, or a safetensors file of the same model"""
     runs: Path = Path("runs")
     """Folder of the stored runs"""
     fresh: bool = False
@@ -70,8 +71,7 @@ def main(options: Options) -> int:
     with usage():
         experiment = experiment_of(options)
         _known_to_engine(options.engine, experiment)
-        if options.runs.exists() and not options.runs.is_dir():
-            raise ValueError(f"--runs must name a folder, got the file {options.runs}; name another")
+    folder_usable(options.runs, "--runs")
     from validation.screen import stages
     from validation.store import Store
 
@@ -104,6 +104,10 @@ def main(options: Options) -> int:
     return 0
 
 
+_ONLY = {"toy": ("environment", "quantile"), "real": ("sampler", "model")}
+"""Flags that one engine has and the other does not"""
+
+
 def experiment_of(options: Options) -> Experiment:
     """Build the experiment the flags describe.
 
@@ -112,6 +116,9 @@ def experiment_of(options: Options) -> Experiment:
     ValueError
         For settings no engine could run.
     """
+    for name in _ONLY["real" if options.engine == "toy" else "toy"]:
+        if getattr(options, name) is not None:
+            raise ValueError(f"--{name} is not for the {options.engine} engine; leave it out")
     changes: dict[str, Any] = {
         name: value
         for name, value in (("resync_below", options.resync_below), ("resync_level", options.resync_level))
@@ -134,11 +141,17 @@ def experiment_of(options: Options) -> Experiment:
     if options.engine == "toy":
         from toy.settings import setting_s
 
-        return setting_s(options.environment, quantile=options.quantile, correction=rule, **fields)
+        if options.environment is not None and options.environment < 0:
+            raise ValueError(
+                f"environment must be >= 0, got {options.environment}; any number from 0 up will do"
+            )
+        if options.quantile is not None:
+            fields["quantile"] = options.quantile
+        return setting_s(options.environment or 0, correction=rule, **fields)
     from real.settings import working_point_a
 
-    base = working_point_a(rule, sampler=options.sampler, **fields)
-    return replace(base, environment=replace(base.environment, model=options.model))
+    base = working_point_a(rule, sampler=options.sampler or "vllm", **fields)
+    return replace(base, environment=replace(base.environment, model=options.model or "mini"))
 
 
 def _known_to_engine(engine: str, experiment: Experiment) -> None:

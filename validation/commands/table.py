@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from validation.errors import CannotRun, running, usage
+from validation.places import folder, writable
 
 if TYPE_CHECKING:
     from validation.table.gather import Gathered
@@ -22,8 +23,8 @@ class Options:
 
     preset: Literal["mini", "0.6b", "1.7b"] = "mini"
     """mini: mini-Qwen3 on this CPU; 0.6b, 1.7b: Qwen3 of that size, on a GPU"""
-    point: Literal["A", "B"] = "A"
-    """mini: working point; A: rewards +-1, lr .15; B: group baseline, lr .3"""
+    point: Literal["A", "B"] | None = None
+    """mini: working point; A: rewards +-1, lr .15; B: group baseline, lr .3; A if left out"""
     samplers: str = ""
     """Names, separated by commas; the articles' four if left out"""
     corrections: str = ""
@@ -32,16 +33,17 @@ class Options:
     """Of the cells, separated by commas; 20,21,22 if left out"""
     references: str = ""
     """Seeds of the on-policy runs; 10 to 15 if left out"""
-    engine: Literal["vllm", "torch"] = "vllm"
-    """mini: what samples"""
+    engine: Literal["vllm", "torch"] | None = None
+    """mini: what samples; vllm if left out"""
     model: str = ""
     """A checkpoint in place of the preset's"""
     steps: int = 40
     """Updates of a run"""
     prompts: int = 64
     """Prompts of a batch, with 8 responses each"""
-    precision: Literal["bf16", "fp32"] = "bf16"
-    """0.6b, 1.7b: of the sampler that does not round; with fp32 the rounding ones are emulated"""
+    precision: Literal["bf16", "fp32"] | None = None
+    """0.6b, 1.7b: of the sampler that does not round; with fp32 the rounding ones are emulated; bf16 if left
+    out"""
     response_tokens: int | None = None
     """0.6b, 1.7b: longest response; 512 if left out"""
     prompt_tokens: int | None = None
@@ -53,7 +55,7 @@ class Options:
     out: Path = Path("runs")
     """Folder of the stored runs, shared with `check real` and `run`; finished ones are reused"""
     jobs: int = 0
-    """Processes; 0: one per core, at most 2 on a CPU"""
+    """mini: processes, no more than there are runs; 0: one per core, at most 2 on a CPU"""
     backend: Literal["loky", "ray", "dask"] = "loky"
     """Of joblib"""
     json: Path | None = None
@@ -66,6 +68,7 @@ def main(options: Options) -> int:
     """Run the table; 0 if every cell was measured."""
     from validation.table.work import check_backend
 
+    folder(options.out, "--out")
     if options.preset != "mini":
         from validation.table import fullsize
 
@@ -75,8 +78,6 @@ def main(options: Options) -> int:
         check_backend(options.backend)
         if options.jobs < 0:
             raise ValueError(f"jobs must be >= 0, got {options.jobs}; 0 is one per core")
-    from validation.commands.check import writable
-
     writable(options.json)
     if options.plan:
         from validation.table.screen import print_plan
@@ -99,19 +100,34 @@ def plan_of(options: Options) -> TablePlan:
 
     if options.lr is not None:
         raise ValueError("the working points of mini-Qwen3 fix the learning rate; leave --lr out, or --point")
+    refuse(options, "response_tokens", "prompt_tokens", "precision")
     articles = [name for name, row in SAMPLERS.items() if row.article]
     return mini_plan(
-        point=options.point,
+        point=options.point or "A",
         samplers=chosen(options.samplers, SAMPLERS, "sampler", articles),
         corrections=chosen(options.corrections, CORRECTIONS, "correction", CORRECTIONS),
         seeds=numbers(options.seeds, "seeds", SEEDS),
         references=numbers(options.references, "references", REFERENCES),
-        engine=options.engine,
+        engine=options.engine or "vllm",
         model=options.model or "mini",
         steps=options.steps,
         prompts=options.prompts,
         every_cell=options.every_cell,
     )
+
+
+def refuse(options: Options, *names: str) -> None:
+    """Refuse flags that a preset would ignore.
+
+    Raises
+    ------
+    ValueError
+        Naming the first one given.
+    """
+    for name in names:
+        if getattr(options, name) != Options.__dataclass_fields__[name].default:
+            flag = name.replace("_", "-")
+            raise ValueError(f"--{flag} is not for preset {options.preset!r}; leave it out")
 
 
 def numbers(text: str, flag: str, default: tuple[int, ...], /) -> tuple[int, ...]:
@@ -120,9 +136,11 @@ def numbers(text: str, flag: str, default: tuple[int, ...], /) -> tuple[int, ...
     Raises
     ------
     ValueError
-        For a word that is none.
+        For a word that is none, or a list without one.
     """
-    words = [word.strip() for word in text.split(",") if word.strip()]
+    from validation.table.rows import words_in
+
+    words = words_in(text, flag)
     for word in words:
         if not word.isdecimal():
             raise ValueError(f"--{flag} takes whole numbers from 0 up, separated by commas, got {word!r}")
@@ -139,7 +157,7 @@ def _run(plan: TablePlan, options: Options) -> int:
             found = gather(
                 plan,
                 options.out,
-                jobs=options.jobs or min(2, os.cpu_count() or 1),
+                jobs=min(options.jobs or min(2, os.cpu_count() or 1), len(list(plan.runs()))),
                 backend=options.backend,
                 say=lambda text: print(f"lagfloor: {text}", file=sys.stderr),
             )
@@ -152,18 +170,19 @@ def finish(found: Gathered, options: Options, *, started: float) -> int:
     """Judge, keep and print a table; 1 if a run is missing in it."""
     from validation.atomic import write_json
     from validation.commands.check import command_line
-    from validation.table.gather import keep
+    from validation.table.gather import keep, said_once
     from validation.table.screen import print_table
     from validation.table.summary import document
 
     with running():
         if found.table is None:
-            raise CannotRun("; ".join(found.failures[:3]))
+            raise CannotRun("; ".join(said_once(found.failures)[:3]))
         made = document(found.table, command=command_line(), seconds=time.perf_counter() - started)
+    print_table(made)
+    for failure in said_once(found.failures):
+        print(f"lagfloor: {failure}", file=sys.stderr)
+    with running():
         keep(made, options.out)
         if options.json is not None:
             write_json(options.json, made)
-    print_table(made)
-    for failure in found.failures:
-        print(f"lagfloor: {failure}", file=sys.stderr)
     return int(bool(found.failures))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from real.fullsize.settings import FullSize
 from theory.experiment import Experiment, Numerics
 from validation.errors import running, usage
+from validation.places import writable
 from validation.table.plan import REFERENCES, SEEDS, TablePlan, cells_of, check_seeds
 from validation.table.rows import CORRECTIONS, SAMPLERS, chosen
 
@@ -51,7 +52,7 @@ def plan_of(options: Options) -> TablePlan:
     ValueError
         For flags that fit no table, or a run without a learning rate.
     """
-    from validation.commands.table import numbers
+    from validation.commands.table import numbers, refuse
 
     if options.lr is None and not options.plan:
         raise ValueError(
@@ -62,7 +63,9 @@ def plan_of(options: Options) -> TablePlan:
         raise ValueError(
             "--every-cell is for the float32 engine of mini; here only equal arithmetic is shared"
         )
+    refuse(options, "point", "engine", "jobs", "backend")
     lr = PLANNED_LR if options.lr is None else options.lr
+    base = options.precision or "bf16"
     seeds = numbers(options.seeds, "seeds", SEEDS)
     references = numbers(options.references, "references", REFERENCES)
     check_seeds(seeds, references)
@@ -76,7 +79,7 @@ def plan_of(options: Options) -> TablePlan:
         sampler = SAMPLERS[row]
         kind = sampler.numerics.kind
         noisy = kind == "weight-noise"
-        precision = options.precision if kind == "exact" or noisy else _precision(kind, options.precision)
+        precision = base if kind == "exact" or noisy else _precision(kind, base)
         return Experiment(
             environment=FullSize(
                 precision=precision, eval_prompts=min(EVALUATED, 4 * options.prompts), **sizes
@@ -153,7 +156,6 @@ def make(root: Path, experiment: Experiment) -> str:
 
 
 def _run(plan: TablePlan, options: Options) -> int:
-    from validation.commands.check import writable
     from validation.commands.table import finish
     from validation.table.gather import gather
 

@@ -81,15 +81,34 @@ CELL_NAMES: Mapping[str, str] = MappingProxyType(
 """Names the checks know some corrections by, where they differ"""
 
 
+def words_in(text: str, flag: str, /) -> list[str]:
+    """Words of a comma-separated list; none where the flag was left out.
+
+    Raises
+    ------
+    ValueError
+        For a list of commas alone.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if text and not words:
+        raise ValueError(
+            f"--{flag} takes names separated by commas, got {text!r}; leave it out for the usual"
+        )
+    return words
+
+
 def chosen(text: str, known: Mapping[str, object], what: str, /, default: Iterable[str]) -> tuple[str, ...]:
     """Names in a comma-separated list, in the order of the table.
 
     Raises
     ------
     ValueError
-        For an unknown name, naming the known ones.
+        For an unknown name, naming the known ones; for one given twice, or a list without any.
     """
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    wanted = words_in(text, f"{what}s")
+    if len(set(wanted)) < len(wanted):
+        twice = next(name for name in wanted if wanted.count(name) > 1)
+        raise ValueError(f"--{what}s takes each name once, got {twice!r} again; name it once")
     for name in wanted:
         if name not in known:
             raise ValueError(f"unknown {what} {name!r}; known: {', '.join(known)}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from theory.experiment import Experiment
+from validation.errors import in_words
 from validation.store import CorruptRun, RunBusy, Store
 
 Backend = Literal["loky", "ray", "dask"]
@@ -116,6 +117,8 @@ def _guarded(index: int, call: Callable[..., str], arguments: tuple[Any, ...], p
     except Exception as error:
         if os.environ.get("LAGFLOOR_DEBUG") == "1":
             raise
+        if isinstance(error, OSError):
+            return Outcome(index, in_words(error))
         words = " ".join(str(error).split()) or "no message"
         return Outcome(index, words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}")
 
