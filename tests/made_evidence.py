@@ -159,13 +159,14 @@ GOOD_NUMBERS = {
         "removed share, group": 0.7,
         "removed share, shared prefix": 0.0,
     },
-    "loop": {
+    "feedback": {
         "largest error, pg": 0.02,
         "largest error, sc": 0.02,
         "largest error, is": 0.02,
         "largest error, synced": 3.7,
         "growth": 0.31,
         "growth by law": 0.3,
+        "growth, sc": 0.01,
     },
     "excess": {
         "ratio": 4.05,
@@ -173,7 +174,7 @@ GOOD_NUMBERS = {
         "over law": 1.0,
         "over law, no curvature": 0.0,
     },
-    "watching": {
+    "monitor": {
         "runs that cross": 16.0,
         "runs that never cross": 2.0,
         "runs whose accuracy falls": 8.0,
@@ -200,9 +201,9 @@ BAD_NUMBERS = {
         "removed share, none": 0.2,
         "removed share, group": 0.2,
     },
-    "loop": {f"largest error, {rule}": 0.4 for rule in ("pg", "sc", "is")} | {"growth": 0.1},
+    "feedback": {f"largest error, {rule}": 0.4 for rule in ("pg", "sc", "is")} | {"growth": 0.1},
     "excess": {"ratio": 2.9, "over law": 0.5},
-    "watching": {
+    "monitor": {
         "late, monitor": 0.4,
         "delay, monitor": -5.0,
         "early, monitor": 0.6,

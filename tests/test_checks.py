@@ -63,7 +63,6 @@ ELSEWHERE = ("split", "noise-floor")
 """Claims whose reverse needs other evidence than runs that behave badly"""
 STILL_TRUE = (
     "deviation in floors against accuracy drop",
-    "log-ratios drawn with left skew: crossing over the prediction from their variance",
     "worst deviation of the pair that was cheapest in the other environments",
     "the same, crossings at most 2 steps ahead",
 )

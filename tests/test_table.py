@@ -22,7 +22,7 @@ from tolerances import library
 
 from theory.records import Trace
 from validation.cli import main
-from validation.gather.real import held
+from validation.gather.compare import held
 from validation.report.spark import spark
 from validation.report.table_page import heat, name_of, read_tables, render_table
 from validation.table.articles import beside

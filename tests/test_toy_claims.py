@@ -103,6 +103,8 @@ def gone(seen=0.6, off=0.9, resynced=0.01, accuracy=0.02):
         }
         if collapsed:
             found |= {
+                f"runs, {cell}": 3.0,
+                f"runs at half, {cell}": 3.0,
                 f"step of collapse, {cell}": 26.0,
                 f"kl seen, {cell}": seen,
                 f"kl own, {cell}": 4.0,
@@ -119,8 +121,8 @@ def test_every_reading_holds_on_what_the_claims_describe(claim, rng):
     found = {
         "ppo-reference": lambda: worlds(ppo(), rng),
         "quantised": lambda: worlds(quantised(), rng),
-        "invisible": lambda: numbers("leaving", gone(), rng),
-    }.get(claim, lambda: numbers("pipeline", faulty(), rng))()
+        "invisible": lambda: numbers("invisible", gone(), rng),
+    }.get(claim, lambda: numbers("infra", faulty(), rng))()
     for reading, outcome in outcomes(claim, found).items():
         assert outcome.verdict is Verdict.HOLDS, (reading, outcome)
         assert outcome.control is Verdict.FAILS, (reading, outcome)
@@ -154,21 +156,21 @@ def test_quantised_fails_where_the_correction_leaves_the_floor_or_pg_does_not(rn
 
 @pytest.mark.parametrize("claim", INFRA)
 def test_a_fault_fails_that_is_not_the_exact_one_or_that_a_correction_removes(claim, rng):
-    found = outcomes(claim, numbers("pipeline", faulty(coefficient=0.7, left=0.05), rng))
+    found = outcomes(claim, numbers("infra", faulty(coefficient=0.7, left=0.05), rng))
     assert {o.verdict for o in found.values()} == {Verdict.FAILS}
 
 
 def test_one_correction_that_removes_a_fault_is_enough_to_fail(rng):
     removed = faulty() | {"top-p: left by dlc": 0.02}
-    found = outcomes("infra-top-p", numbers("pipeline", removed, rng))
+    found = outcomes("infra-top-p", numbers("infra", removed, rng))
     failed = [reading for reading, o in found.items() if o.verdict is Verdict.FAILS]
     assert failed == ["bias left by the best of 6 corrections"]
 
 
 def test_a_collapse_in_full_view_fails(rng):
-    found = outcomes("invisible", numbers("leaving", gone(seen=1.6), rng))
+    found = outcomes("invisible", numbers("invisible", gone(seen=1.6), rng))
     assert [o.verdict for r, o in found.items() if "KL on" in r] == [Verdict.FAILS] * 2
-    found = outcomes("invisible", numbers("leaving", gone(off=0.2, resynced=0.2, accuracy=0.9), rng))
+    found = outcomes("invisible", numbers("invisible", gone(off=0.2, resynced=0.2, accuracy=0.9), rng))
     assert not any(o.verdict is Verdict.HOLDS for r, o in found.items() if "KL on" not in r)
 
 

@@ -21,7 +21,7 @@ from validation.watch import RunFolder, TraceFiles, measures_of, source_of
 
 def response(step: int, rng: np.random.Generator, *, spread: float, version: int = 0, **changes: Any) -> dict:
     n = int(rng.integers(3, 9))
-    pi_s = rng.normal(-2.0, 0.5, n)
+    pi_s = rng.normal(-6.0, 0.5, n)
     return {
         "step": step,
         "response_ids": list(range(n)),

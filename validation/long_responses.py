@@ -286,7 +286,7 @@ class Options:
 def main(options: Options) -> int:
     """Run the study."""
     from validation.atomic import write_json
-    from validation.commands.check import writable
+    from validation.places import writable
     from validation.results import Results
     from validation.screen import print_verdicts
 

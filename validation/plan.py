@@ -155,7 +155,8 @@ MAIN_LR = 4.0
 nothing to do there; at lr 4 it was not. Both on tuning environments."""
 LRS = (2.0, 4.0, 6.0, 8.0)
 """At 6 and 8 nearly every stale run crosses in its first half; at 2 few do"""
-PROBES = ("centering", "loop", "excess", "watching", "pipeline", "leaving")
+PROBES = ("centering", "feedback", "excess", "monitor", "infra", "invisible")
+"""By the claim they serve; ``infra`` all four of that name"""
 
 
 def environments(seed: int, /) -> tuple[int, ...]:

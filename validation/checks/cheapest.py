@@ -36,12 +36,16 @@ class Point(NamedTuple):
 
 
 def checks(evidence: Evidence, /) -> list[Check]:
-    """Deviation and syncs of the pair that was cheapest elsewhere."""
+    """Deviation and syncs of the pair that was cheapest elsewhere.
+
+    An environment without one is left out of the means, and counted in the note.
+    """
     worlds = evidence.main
     points = {w.group: {name: _point(w, name) for name in _pairs(w)} for w in worlds}
     chosen = {group: _cheapest([p for g, p in points.items() if g != group]) for group in points}
     picked = {group: points[group][name] for group, name in chosen.items() if name is not None}
     note = _frontier(list(points.values()))
+    without = len(chosen) - len(picked)
     return [
         Check(
             claim=CLAIM,
@@ -54,7 +58,8 @@ def checks(evidence: Evidence, /) -> list[Check]:
                 what="no correction, never synced", measured=estimate(worlds, lambda w: at_worst(w, PG))
             ),
             source=CLAIMS[CLAIM].how,
-            note=f"chosen: {', '.join(dict.fromkeys(str(name) for name in chosen.values()))}",
+            note=f"chosen: {', '.join(dict.fromkeys(name for name in chosen.values() if name)) or 'none'}; "
+            f"left out, {without} of {len(chosen)} environments: no pair was within two floors in the others",
         ),
         Check(
             claim=CLAIM,

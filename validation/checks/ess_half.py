@@ -61,7 +61,7 @@ def crossing(world: World, cell: str, column: str, /) -> float:
     return float(np.mean(first_below(series, FAILURE_THRESHOLD)))
 
 
-def leaving(world: World, cell: str, /) -> float:
+def leaving_step(world: World, cell: str, /) -> float:
     """First compared step with a deviation above two floors; inf if there is none."""
     return first_below(1 / deviation(world, cell), 1 / LEAVES, steps=world.steps)
 
@@ -91,7 +91,7 @@ def _log_gap(world: World, level: Level, cell: str) -> float:
     """Log of leaving over crossing step; never left counts as one step past the end: a lower bound."""
     if not _counted(world, level):
         return math.nan
-    left = min(leaving(world, cell), world.steps[-1] + 1)
+    left = min(leaving_step(world, cell), world.steps[-1] + 1)
     return math.log(left / crossing(world, level.plain, level.column))
 
 
@@ -119,7 +119,7 @@ def _summary(worlds: list[World], gaps: list[float], level: Level) -> str:
     if not known:
         return f"ESS crossed in the first half of the run in none of {len(worlds)} cells"
     counted = [(w, g) for w, g in zip(worlds, gaps, strict=True) if not math.isnan(g)]
-    never = sum(math.isinf(leaving(w, level.plain)) for w, _ in counted)
+    never = sum(math.isinf(leaving_step(w, level.plain)) for w, _ in counted)
     close = sum(abs(g) <= FACTOR_TWO for g in known)
     before = sum(g < 0 for g in known)
     middle, low, high = map(math.exp, median_over_groups([(w.group, g) for w, g in counted]))

@@ -13,14 +13,13 @@ NEXT_ORDER = 0.05
 environments 0, 1 and 20-22"""
 UNIT = "ln of the law"
 CLAIM = "feedback"
-PROBE = "loop"
 
 
 def checks(evidence: Evidence, /) -> list[Check]:
     """Lag norm per step of each loop, and PG's growth over the straight line."""
 
     def read(name: str, unit: str = UNIT) -> Estimate:
-        return of_probes(evidence, PROBE, lambda numbers: numbers[name], unit=unit)
+        return of_probes(evidence, CLAIM, lambda numbers: numbers[name], unit=unit)
 
     loops = {
         "pg": "PG, M = -Abar F",
@@ -48,10 +47,12 @@ def checks(evidence: Evidence, /) -> list[Check]:
             form="within",
             predicted=Estimate(value=0.0, unit="ln"),
             margin=NEXT_ORDER,
-            measured=of_probes(evidence, PROBE, lambda n: n["growth"] - n["growth by law"], unit="ln"),
+            measured=of_probes(evidence, CLAIM, lambda n: n["growth"] - n["growth by law"], unit="ln"),
             control=Control(
-                what="no feedback: SC, the straight line itself",
-                measured=of_probes(evidence, PROBE, lambda n: -n["growth by law"], unit="ln"),
+                what="no feedback: the growth of SC's lag over its straight line",
+                measured=of_probes(
+                    evidence, CLAIM, lambda n: n["growth, sc"] - n["growth by law"], unit="ln"
+                ),
             ),
             source=CLAIMS[CLAIM].law,
             note="positive feedback: with raw rewards the mean advantage is negative nearly everywhere",

@@ -13,7 +13,7 @@ from validation.claims import CLAIMS
 from validation.evidence import Evidence
 from validation.floor import of_probes
 
-PROBE = "pipeline"
+PROBE = "infra"
 AGREES = 0.1
 """Of the exact vector: on environments 0 and 1 sampling noise moved the coefficient by up to .08"""
 LEFT = 0.25

@@ -14,7 +14,7 @@ from validation.claims import CLAIMS
 from validation.evidence import Evidence
 from validation.floor import of_probes
 
-CLAIM, PROBE = "invisible", "leaving"
+CLAIM = "invisible"
 COLLAPSING = ("stale pg", "stale sc")
 RESYNCED = "pg, synced every 8"
 COLLAPSE = 0.5
@@ -30,7 +30,7 @@ def checks(evidence: Evidence, /) -> list[Check]:
     """Size of the collapse, what the sampler's side sees of it, and what a resync does."""
 
     def read(of, unit: str) -> Estimate:
-        return of_probes(evidence, PROBE, of, unit=unit)
+        return of_probes(evidence, CLAIM, of, unit=unit)
 
     def share(name: str) -> Estimate:
         return read(lambda n: n[name], "share")
@@ -56,7 +56,7 @@ def checks(evidence: Evidence, /) -> list[Check]:
                 measured=share(f"off-support at the end, {cell}"),
                 control=Control(what="on-policy", measured=share("off-support at the end, on-policy")),
                 source=claim.article,
-                note=f"half of the tokens from step {step:.0f} on",
+                note=f"half of the tokens from step {step:.0f} on, in {_at_half(evidence, cell)}",
             ),
             Check(
                 claim=CLAIM,
@@ -67,7 +67,7 @@ def checks(evidence: Evidence, /) -> list[Check]:
                 measured=seen,
                 control=Control(what="KL on the trainer's own prefixes, which sees it", measured=own),
                 source=claim.article,
-                note=_figures(evidence, cell),
+                note=f"read in {_at_half(evidence, cell)}; {_figures(evidence, cell)}",
             ),
         ]
     return [
@@ -99,9 +99,17 @@ def _over_healthy(numbers: Mapping[str, float], prefixes: str, cell: str) -> flo
     return math.log(numbers[f"kl {prefixes}, {cell}"] / numbers[f"kl {prefixes}, healthy"])
 
 
+def _at_half(evidence: Evidence, cell: str) -> str:
+    """Count the runs that reach half, and the environments that drop out because none of theirs does."""
+    probes = [p.numbers for p in evidence.probes.get(CLAIM, ())]
+    reached, of = (int(sum(n[f"{what}, {cell}"] for n in probes)) for what in ("runs at half", "runs"))
+    none = sum(n[f"runs at half, {cell}"] == 0 for n in probes)
+    return f"the {reached} of {of} runs that reach half; {none} of {len(probes)} environments have none"
+
+
 def _figures(evidence: Evidence, cell: str) -> str:
     def mean(name: str) -> float:
-        return of_probes(evidence, PROBE, lambda n: n[name], unit="").value
+        return of_probes(evidence, CLAIM, lambda n: n[name], unit="").value
 
     return (
         f"nats per token: {mean(f'kl seen, {cell}'):.2f} against at most {mean('kl seen, healthy'):.2f}; "

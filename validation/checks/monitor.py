@@ -19,17 +19,16 @@ BEFORE = 0.95
 FALSE = 0.1
 """Share of the runs: one in ten may sync for nothing"""
 CLAIM = "monitor"
-PROBE = "watching"
 
 
 def checks(evidence: Evidence, /) -> list[Check]:
     """Late and early firings against the crossing of the exact ESS, on few draws a step."""
 
     def read(name: str, unit: str) -> Estimate:
-        return of_probes(evidence, PROBE, lambda numbers: numbers[name], unit=unit)
+        return of_probes(evidence, CLAIM, lambda numbers: numbers[name], unit=unit)
 
     def total(name: str) -> float:
-        values = [p.numbers[name] for p in evidence.probes.get(PROBE, ())]
+        values = [p.numbers[name] for p in evidence.probes.get(CLAIM, ())]
         return sum(v for v in values if not math.isnan(v))
 
     how, crossing = CLAIMS[CLAIM].how, total("runs that cross")

@@ -5,7 +5,9 @@ Suffixes: K steps, S training seeds; the rest as in `toy.task`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -13,13 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from theory.arrays import log_softmax
-from toy.engine import EngineSettings, engine_settings, noise, sampled_log_probs
+from toy.engine import EngineSettings, engine_settings, sampled_log_probs
 from toy.ensemble import Ensemble
 from toy.environment import build, memory_of
-from toy.keys import engine_key, words
+from toy.keys import words
 from toy.policy import log_probs, occupancy
 from toy.settings import Memory
 from toy.task import Task
+from validation.gather.frozen_noise import frozen_noise
+from validation.plan import IS, NOISY
 
 
 class LagSpread(NamedTuple):
@@ -66,10 +70,7 @@ def _scaled_discrepancy(
     *,
     memory: Memory,
 ) -> jax.Array:
-    # drawn in single precision, as the runs draw it: double would be other numbers
-    drawn = engine._replace(scale=engine.scale.astype(jnp.float32))
-    key, shape = engine_key(environment_words), task.logits_CTUV.shape
-    frozen = noise(drawn, key, shape, jnp.float32).astype(task.logits_CTUV.dtype)
+    frozen = frozen_noise(engine, environment_words, task.logits_CTUV.shape)
 
     def entropy(logp_CTUV: jax.Array) -> jax.Array:
         return -jnp.sum(jnp.exp(logp_CTUV) * logp_CTUV, -1, keepdims=True)
@@ -105,3 +106,12 @@ def entropy_scaled_discrepancy(runs: Ensemble) -> np.ndarray:
 def _by_step(runs: Ensemble) -> tuple[np.ndarray, np.ndarray]:
     trainer, sampler = (np.moveaxis(x, 0, 1).astype(np.float64) for x in (runs.theta, runs.theta_sampler))
     return trainer, sampler
+
+
+EXACT: Mapping[str, Callable[[Ensemble], dict[str, np.ndarray]]] = MappingProxyType(
+    {
+        IS: lambda runs: lag_spread(runs)._asdict(),
+        NOISY: lambda runs: {"discrepancy if noise scaled with entropy": entropy_scaled_discrepancy(runs)},
+    }
+)
+"""Exact sums over the runs of a cell, by its name: each (K, S)"""

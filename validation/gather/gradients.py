@@ -103,7 +103,7 @@ def _removed(bias: Mapping[str, np.ndarray]) -> float:
     return 1 - mean_norm(bias["sc"]) / mean_norm(bias["pg"])
 
 
-def loop(env: int) -> dict[str, float]:
+def feedback(env: int) -> dict[str, float]:
     """Lag of each correction per step, against the linear loop."""
     runs = {rule: _stale(env, rule, SMALL) for rule in ("pg", "sc", "is")}
     start = shared.start_of(runs["pg"])
@@ -122,6 +122,8 @@ def loop(env: int) -> dict[str, float]:
             norms = synced[:, FROM_STEP - 1 :].mean(0)
             found["largest error, synced"] = float(np.abs(np.log(norms / predicted)).max())
     found["growth"], found["growth by law"] = (math.log(last["pg"][i] / last["sc"][i]) for i in (0, 1))
+    # the loop of SC is a straight line, so this is 0 up to the next order: growth where there is no feedback
+    found["growth, sc"] = math.log(last["sc"][0] / last["sc"][1])
     return found
 
 
@@ -160,6 +162,6 @@ def excess(env: int) -> dict[str, float]:
 
 
 PROBES: Mapping[str, Callable[[int], dict[str, float]]] = MappingProxyType(
-    {"centering": centering, "loop": loop, "excess": excess}
+    {"centering": centering, "feedback": feedback, "excess": excess}
 )
 """Numbers of one environment, by the name of the analysis"""

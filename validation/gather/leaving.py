@@ -5,6 +5,7 @@ Suffixes: S training seeds, K steps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -41,7 +42,10 @@ def runs(env: int) -> dict[str, Ensemble]:
 
 
 def leaving(env: int) -> dict[str, float]:
-    """Compare what is seen at the step of collapse with the largest that healthy runs show."""
+    """Compare what is seen at the step of collapse with the largest that healthy runs show.
+
+    Numbers at a collapse are means over the runs that reach it, and NaN where none does.
+    """
     cells = runs(env)
     off = {name: e.measures["off_support"] for name, e in cells.items()}
     accuracy = {name: float(e.measures["accuracy"][:, -1].mean()) for name, e in cells.items()}
@@ -65,10 +69,12 @@ def leaving(env: int) -> dict[str, float]:
         passed = off[name].max(1) >= HALF
 
         def at(values: np.ndarray, step: np.ndarray = step, passed: np.ndarray = passed) -> float:
-            there = np.where(passed, np.take_along_axis(values, step[:, None], 1)[:, 0], np.nan)
-            return float(there.mean())
+            there = np.take_along_axis(values, step[:, None], 1)[passed, 0]
+            return float(there.mean()) if len(there) else math.nan
 
         found |= {
+            f"runs, {name}": float(len(passed)),
+            f"runs at half, {name}": float(passed.sum()),
             f"step of collapse, {name}": at(np.broadcast_to(cells[name].steps, off[name].shape)),
             f"kl seen, {name}": at(seen[name]),
             f"kl own, {name}": at(own[name]),

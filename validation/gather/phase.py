@@ -28,7 +28,7 @@ from toy.simulate import ensemble
 from validation.atomic import write_file
 from validation.derived import derived
 from validation.plan import LOGIT_NOISE, QUANTILE, environments
-from validation.provenance import code_digest
+from validation.provenance import module_digest
 
 LRS = (1.0, 2.0, 4.0, 8.0, 16.0)
 PERIODS = (1, 2, 4, 8, 16, STALE)
@@ -85,7 +85,9 @@ def gather(root: Path, seed: int, *, on_row: Callable[[], None] = lambda: None) 
     """
 
     def one(row: Row) -> np.ndarray:
-        columns = derived(root, "phase", code_digest("toy"), *map(str, row), compute=lambda: _compute(row))
+        columns = derived(
+            root, "phase", module_digest(__name__), *map(str, row), compute=lambda: _compute(row)
+        )
         on_row()
         return np.stack([columns[name] for name in Diagram._fields])
 

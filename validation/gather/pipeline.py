@@ -15,13 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from theory.corrections import correction
-from theory.experiment import Experiment
 from toy import bias
 from toy.ensemble import Ensemble
 from toy.environment import build
 from toy.policy import log_probs
-from toy.settings import Infrastructure, Sequence
+from toy.settings import Infrastructure, Sequence, setting_s
 from toy.simulate import ensemble
 
 ENVIRONMENT = Sequence(prompts=4, length=2, vocabulary=8, embedding=6, rank=6, beta=2.0, quantile=0.7)
@@ -81,16 +79,8 @@ def pipeline(env: int) -> dict[str, float]:
 
 def _run(env: int, chosen: Infrastructure, rule: str) -> Ensemble:
     environment = dataclasses.replace(ENVIRONMENT, seed=env, infrastructure=chosen)
-    experiment = Experiment(
-        environment=environment,
-        correction=correction(rule),
-        lr=LR,
-        steps=STEPS,
-        prompts=environment.prompts,
-        samples=SAMPLES,
-        baseline="none",
-        seed=11,
-    )
+    usual = setting_s(correction=rule, lr=LR, steps=STEPS, samples=SAMPLES, baseline="none", seed=11)
+    experiment = dataclasses.replace(usual, environment=environment, prompts=environment.prompts)
     return ensemble(experiment, seeds=SEEDS)
 
 

@@ -19,17 +19,13 @@ import numpy as np
 
 from real.settings import Mini
 from theory.experiment import Experiment, Numerics
-from theory.records import Trace
 from validation.derived import derived
 from validation.evidence import Cell, Evidence, Rows, World
+from validation.gather.compare import ENGINE, compared_steps, distances, held
 from validation.plan import IS, Plan, WorldPlan
-from validation.provenance import code_digest
+from validation.provenance import module_digest
 from validation.store import STATE, CorruptRun, Store, StoredRun, read_status
 
-ENGINE = "real"
-MEASURED_PROMPTS = 128
-"""Held-out problems whose responses carry a distance between runs; two responses each, about 1,700
-prefixes"""
 ROWS_PROMPTS, ROWS_STEP = 64, 10
 """Problems and step the rows of the split are taken at: by then a stale run lags"""
 
@@ -213,66 +209,6 @@ def _is_done(folder: Path) -> bool:
     return status is not None and status["state"] == "done"
 
 
-def distances(
-    root: Path, experiment: Experiment, run: tuple[Path, str], references: list[tuple[Path, str]]
-) -> dict[str, np.ndarray]:
-    """KL of a run, given as folder and digest, to each reference run at every compared step."""
-
-    def compute() -> dict[str, np.ndarray]:
-        import torch
-
-        from real.checkpoint import read_snapshot
-        from real.evaluate import own_samples
-        from real.loop import draw_seed, start_model
-        from real.model import row_logps
-        from theory.decomposition import kl
-
-        environment = dataclasses.replace(
-            experiment.environment, eval_prompts=MEASURED_PROMPTS, eval_samples=2
-        )
-        own, other = start_model(environment), start_model(environment)
-        table: list[tuple[int, int, float]] = []
-        with torch.no_grad():
-            for step in compared_steps(experiment):
-                own.load_state_dict(dict(read_snapshot(run[0], kept_step(run[0], step)).weights))
-                rollout = own_samples(own, environment, seed=draw_seed(experiment.seed, "evaluation", step))
-                mine = row_logps(own, rollout.prompt_CP, rollout.response_BT).double()
-                for j, (folder, _) in enumerate(references):
-                    if folder == run[0]:
-                        table.append((step, j, 0.0))
-                        continue
-                    other.load_state_dict(dict(read_snapshot(folder, kept_step(folder, step)).weights))
-                    theirs = row_logps(other, rollout.prompt_CP, rollout.response_BT).double()
-                    table.append((step, j, kl(mine, theirs)[rollout.mask_BT].mean().item()))
-        step, reference, value = (np.array(column) for column in zip(*table, strict=True))
-        return {"step": step, "reference": reference, "kl": value}
-
-    inputs = [code_digest(ENGINE), run[1], *(digest for _, digest in references)]
-    return derived(root / ENGINE, "kl", *inputs, compute=compute)
-
-
-def kept_step(folder: Path, step: int) -> int:
-    """Step of the weights a run had at a step: its last finite ones where it diverged before."""
-    kept = (int(path.stem.removeprefix("snapshot-")) for path in folder.glob("snapshot-*.safetensors"))
-    return max((k for k in kept if k <= step), default=step)
-
-
-def held(trace: Trace, column: str, steps: np.ndarray) -> np.ndarray:
-    """Column of a trace at some steps; where a run ended before, what it last measured."""
-    values = trace.steps.get(column, np.empty(0))
-    known = np.flatnonzero(~np.isnan(values))
-    if not len(known):
-        return np.full(len(steps), np.nan)
-    place = np.searchsorted(trace.steps["step"][known], steps, side="right") - 1
-    return np.where(place < 0, np.nan, values[known][np.maximum(place, 0)])
-
-
-def compared_steps(experiment: Experiment) -> list[int]:
-    """List the steps whose weights are kept and compared with the on-policy runs; the last is one."""
-    every = experiment.environment.eval_every
-    return sorted({*range(every, experiment.steps + 1, every), experiment.steps})
-
-
 def _world(
     plan: WorldPlan,
     runs: dict[str, StoredRun],
@@ -341,7 +277,7 @@ def rows_at(root: Path, experiment: Experiment, run: tuple[Path, str]) -> dict[s
             "width": np.full(live["logmu"].size, vocabulary)
         }
 
-    return derived(root / ENGINE, "rows", code_digest(ENGINE), run[1], str(ROWS_STEP), compute=compute)
+    return derived(root / ENGINE, "rows", module_digest(__name__), run[1], str(ROWS_STEP), compute=compute)
 
 
 def as_rows(columns: dict[str, np.ndarray], tasks: list[tuple[Any, tuple[Any, ...]]]) -> Rows:

@@ -21,11 +21,11 @@ from theory.experiment import Experiment
 from theory.feedback import loop_matrix, shared_loop_matrix
 from theory.fisher import gradient, hessian
 from theory.gradient import expected_gradient
-from toy.engine import engine_settings, noise, sampled_log_probs
+from toy.engine import engine_settings, sampled_log_probs
 from toy.environment import build, memory_of
-from toy.keys import engine_key
 from toy.policy import occupancy
 from toy.task import Task
+from validation.gather.frozen_noise import frozen_noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,7 @@ def start_of(experiment: Experiment) -> Start:
     with jax.enable_x64(True):
         logpi = log_softmax(jnp.asarray(task.logits_CTUV, jnp.float64))
         engine = engine_settings(experiment.numerics, jnp.float64)
-        # drawn in single precision, as the run draws it: double would be other numbers
-        drawn = engine_settings(experiment.numerics, jnp.float32)
-        delta = noise(drawn, engine_key(environment.seed), logpi.shape, jnp.float32).astype(jnp.float64)
+        delta = frozen_noise(engine, environment.seed, logpi.shape)
         logmu = sampled_log_probs(logpi, delta, engine)
         visits = occupancy(logmu, memory=memory_of(environment))
     mu = np.exp(np.asarray(logmu))

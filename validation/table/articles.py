@@ -98,6 +98,8 @@ def _share(correction: str) -> Callable[[Document], str]:
 
 def _ranks(made: Document) -> str:
     found = made["ranks"]["measures"]
+    if any(found[name]["value"] is None for name in ("off-support", "deviation")):
+        return f"not measured: {made['ranks']['runs']} runs"
     return f"{number(found['off-support']['value'])} against {number(found['deviation']['value'])}"
 
 

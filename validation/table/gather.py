@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from theory.experiment import Experiment
 from theory.records import Trace
 from validation.atomic import write_json
 from validation.evidence import Rows
-from validation.gather.real import ROWS_STEP, as_rows, compared_steps, rows_at, steps_done
+from validation.gather.compare import compared_steps
+from validation.gather.real import ROWS_STEP, as_rows, rows_at, steps_done
 from validation.store import Store, StoredRun
 from validation.table.measure import against
 from validation.table.plan import TablePlan
@@ -50,14 +51,34 @@ class Table:
     """Of a stale run with IS, by the engine that differs most from the trainer; None: no such run"""
 
 
+class Failure(NamedTuple):
+    """A run that could not be made or measured."""
+
+    where: str
+    """Its folder"""
+    why: str
+    """One line"""
+
+
+def said_once(failures: Sequence[Failure], /) -> list[str]:
+    """Lines on what failed; runs that failed alike share one."""
+    places: dict[str, list[str]] = {}
+    for where, why in failures:
+        places.setdefault(why, []).append(where)
+    return [
+        f"{found[0]}{f' and {len(found) - 1} more' if len(found) > 1 else ''}: {why}"
+        for why, found in places.items()
+    ]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
     """A table as far as it could be made."""
 
     table: Table | None
     """None where an on-policy run is missing: nothing can be compared then"""
-    failures: tuple[str, ...]
-    """One line a run that could not be made or measured"""
+    failures: tuple[Failure, ...]
+    """Runs that could not be made or measured"""
 
 
 def gather(
@@ -92,12 +113,12 @@ def gather(
     store = Store(root)
     experiments = list(plan.runs())
     todo = missing(store, experiments, engine=plan.engine)
-    failures: list[str] = []
+    failures: list[Failure] = []
 
     def told(tasks: list[Experiment], outcome: Outcome) -> None:
         where = store.folder(plan.engine, tasks[outcome.number])
         if outcome.error is not None:
-            failures.append(f"{where}: {outcome.error}")
+            failures.append(Failure(str(where), outcome.error))
         elif outcome.note:
             say(f"{where}: {outcome.note}")
 
@@ -112,11 +133,12 @@ def gather(
         _compare_all(
             root, here, stored, references, jobs=jobs, backend=backend, on_done=lambda o: told(here, o)
         )
-    if failures and any(str(stored[e].folder) in line for e in plan.references for line in failures):
+    failed = {failure.where for failure in failures}
+    if any(str(stored[e].folder) in failed for e in plan.references):
         return Gathered(table=None, failures=tuple(failures))
     runs = {}
     for e in here:
-        if not any(str(stored[e].folder) in line for line in failures):
+        if str(stored[e].folder) not in failed:
             run = stored[e]
             runs[e.fingerprint()] = Measured(
                 experiment=e,

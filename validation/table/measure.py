@@ -11,8 +11,8 @@ import numpy as np
 
 from theory.experiment import Experiment
 from validation.derived import derived
-from validation.gather.real import ENGINE, compared_steps, distances, kept_step
-from validation.provenance import code_digest
+from validation.gather.compare import ENGINE, compared_steps, distances, kept_step
+from validation.provenance import module_digest
 
 PREFIX_RESPONSES = 128
 """Responses of the step's batch whose prefixes carry the distance on the sampler's side"""
@@ -90,5 +90,5 @@ def _on_the_samplers_prefixes(
         step, reference, value = (np.array([row[i] for row in table]) for i in range(3))
         return {"step": step, "reference": reference, "kl": value}
 
-    inputs = [code_digest("real"), run[1], *(digest for _, digest in references), str(PREFIX_RESPONSES)]
+    inputs = [module_digest(__name__), run[1], *(digest for _, digest in references), str(PREFIX_RESPONSES)]
     return derived(root, "kl-prefixes", *inputs, compute=compute)

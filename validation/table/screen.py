@@ -107,14 +107,18 @@ def print_table(made: Mapping[str, Any], /) -> None:
         out.print()
     out.print("= the same arithmetic, one run; ~ the same up to the rounding of a float32 engine, one run")
     ranks = made["ranks"]
-    words = ", ".join(
-        f"{name} {number(c['value'])} [{number(c['low'])}, {number(c['high'])}]"
-        for name, c in ranks["measures"].items()
-    )
+    words = ", ".join(f"{name} {_ranked(c)}" for name, c in ranks["measures"].items())
     out.print(
         f"rank correlation with the accuracy drop, {ranks['checkpoints']} checkpoints: {escape(words)}\n"
     )
     _print_checks(out, made["checks"])
+
+
+def _ranked(c: Mapping[str, Any]) -> str:
+    if c["value"] is None or math.isnan(c["value"]):
+        return f"not measured ({c['runs']} runs)"
+    found = f"{number(c['value'])} [{number(c['low'])}, {number(c['high'])}]"
+    return f"{found} without {c['left_out']} not measured" if c["left_out"] else found
 
 
 def _cells(cell: Mapping[str, Any]) -> Sequence[str]:

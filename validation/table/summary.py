@@ -5,6 +5,7 @@ Suffixes: K compared steps, S runs of a cell, R on-policy runs.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from theory.crossing import first_below, gaussian_var
-from theory.floor import in_floors
+from theory.floor import in_floors, measured_floor
 from validation.evidence import World
 from validation.floor import deviation, run_deviations
-from validation.gather.real import held
+from validation.gather.compare import held
 from validation.plan import ON_POLICY
 from validation.provenance import code_digest, versions
 from validation.results import detail
 from validation.table.gather import Measured, Table
 from validation.table.judge import checks_of
-from validation.table.ranks import Checkpoints, Correlation, correlations
+from validation.table.ranks import Checkpoints, correlations
 from validation.table.rows import CELL_NAMES
 from validation.table.worlds import runs_of, worlds
 
@@ -72,7 +73,7 @@ def document(table: Table, /, *, command: str, seconds: float) -> dict[str, Any]
         "ranks": {
             "checkpoints": len(points.drop),
             "runs": len(np.unique(points.run)),
-            "measures": {name: _correlation(c) for name, c in ranks.items()},
+            "measures": {name: dataclasses.asdict(c) for name, c in ranks.items()},
             "order": _order(list(ranks), draws),
         },
         "checks": [detail(check) for check in checks_of(table, by_sampler, points)],
@@ -103,9 +104,7 @@ def checkpoints(table: Table, world: World, /) -> Checkpoints:
 def _prefix_floor(table: Table) -> np.ndarray:
     """KL among the on-policy runs on their samplers' prefixes, mean over ordered pairs, (K)."""
     runs = [table.runs[e.fingerprint()] for e in table.plan.references]
-    among = np.stack([run.compared["kl_prefixes"] for run in runs], axis=1)
-    n = len(runs)
-    return among.mean(axis=(1, 2)) * n / (n - 1)
+    return measured_floor(np.stack([run.compared["kl_prefixes"] for run in runs], axis=1))
 
 
 def _on_policy(table: Table, world: World) -> dict[str, Any]:
@@ -115,7 +114,7 @@ def _on_policy(table: Table, world: World) -> dict[str, Any]:
     return {
         "accuracy": accuracy.mean(-1).tolist(),
         "accuracy_spread": accuracy.std(-1, ddof=1).tolist(),
-        "floor": (world.floor.mean(axis=(1, 2)) * n / (n - 1)).tolist(),
+        "floor": measured_floor(world.floor).tolist(),
         "floor_on_prefixes": _prefix_floor(table).tolist(),
         "off_support": np.mean([held(r.trace, "off_support", table.steps) for r in runs], axis=0).tolist(),
         # each judged by the others, of which two must be left
@@ -187,10 +186,6 @@ def _step(value: float) -> int | str:
 
 def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
-
-
-def _correlation(c: Correlation) -> dict[str, float]:
-    return {"value": c.value, "low": c.low, "high": c.high}
 
 
 def _order(names: Sequence[str], draws: np.ndarray) -> list[dict[str, Any]]:

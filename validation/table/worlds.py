@@ -8,7 +8,7 @@ import numpy as np
 
 from theory.experiment import Experiment
 from validation.evidence import Cell, World
-from validation.gather.real import held
+from validation.gather.compare import held
 from validation.plan import ON_POLICY
 from validation.table.gather import Measured, Table
 from validation.table.rows import CELL_NAMES

@@ -10,7 +10,7 @@ import numpy as np
 from theory.estimate import Estimate, mean_estimate
 from validation.evidence import World
 from validation.floor import run_deviations
-from validation.gather.real import held
+from validation.gather.compare import held
 from validation.plan import ON_POLICY
 from validation.table.gather import Measured, Table
 from validation.table.ranks import Checkpoints
@@ -23,7 +23,11 @@ COLLAPSED_BELOW = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A table, its worlds, its checkpoints."""
+    """What the claims of the table are judged on: the table with all that was worked out of it once.
+
+    A `World` is one sampler; a claim that compares samplers, or picks single runs by what became of them,
+    asks here.
+    """
 
     table: Table
     worlds: Mapping[str, World]

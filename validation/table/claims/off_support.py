@@ -7,10 +7,11 @@ import math
 import numpy as np
 
 from theory.estimate import Estimate
+from theory.floor import measured_floor
 from validation.check import Check, Control
 from validation.claims import CLAIMS
 from validation.floor import LN_FLOORS
-from validation.gather.real import held
+from validation.gather.compare import held
 from validation.table.claims.bench import Bench, over_runs
 from validation.table.gather import Measured
 
@@ -83,7 +84,6 @@ def _log_distance(bench: Bench, run: Measured, column: str) -> float:
     among = np.stack(
         [bench.table.runs[e.fingerprint()].compared[column] for e in bench.table.plan.references], axis=1
     )
-    n = among.shape[-1]
-    ratio = run.compared[column].mean(-1) / (among.mean(axis=(1, 2)) * n / (n - 1))
+    ratio = run.compared[column].mean(-1) / measured_floor(among)
     known = ratio[~np.isnan(ratio)]
     return math.log(known[-1]) if len(known) else math.nan

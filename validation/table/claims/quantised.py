@@ -11,6 +11,7 @@ from validation.evidence import World
 from validation.floor import LN_FLOORS, at_end, estimate
 from validation.plan import ON_POLICY
 from validation.table.claims.bench import Bench, cell_name
+from validation.table.rows import SAMPLERS
 
 NEAR = math.log(2)
 """The articles' line between at the floor and off it: two floors"""
@@ -34,11 +35,12 @@ def checks(bench: Bench, /) -> list[Check]:
 def _of(bench: Bench, sampler: str) -> list[Check]:
     world, claim = bench.worlds[sampler], CLAIMS["quantised"]
     there = [c for c in CORRECTED if bench.has(sampler, c)]
-    stale = bench.worlds.get("stale-64")
+    exact_and_stale = [s for s in bench.stale() if SAMPLERS[s].numerics.kind == "exact"]
+    stale = bench.worlds[exact_and_stale[0]] if exact_and_stale else None
     exact = bench.worlds.get("reference")
 
     def worst(w: World) -> float:
-        return max(at_end(w, cell_name(c)) for c in there if cell_name(c) in w.cells)
+        return max(at_end(w, cell_name(c)) for c in there)
 
     def gap(w: World, cell: str) -> float:
         return float(w.cells[cell].accuracy[-1].mean() - w.cells[ON_POLICY].accuracy[-1].mean())
@@ -55,7 +57,9 @@ def _of(bench: Bench, sampler: str) -> list[Check]:
                 measured=estimate([world], worst),
                 control=Control(
                     what="the same corrections, exact engine, stale",
-                    measured=None if stale is None else estimate([stale], worst),
+                    measured=estimate([stale], worst)
+                    if stale is not None and all(cell_name(c) in stale.cells for c in there)
+                    else None,
                 ),
                 source=claim.article,
             )
@@ -90,7 +94,7 @@ def _of(bench: Bench, sampler: str) -> list[Check]:
                 control=Control(
                     what="stale PG, which loses it",
                     measured=estimate([stale], lambda w: gap(w, "pg"), unit="share")
-                    if stale is not None and bench.has("stale-64", "pg")
+                    if stale is not None and "pg" in stale.cells
                     else None,
                 ),
                 source=claim.article,

@@ -29,7 +29,8 @@ def checks(bench: Bench, /) -> list[Check]:
         dataclasses.replace(points, measures=points.measures | {"off-support": shuffled}), seed=SEED
     )
     note = (
-        f"{len(points.drop)} checkpoints of {len(np.unique(points.run))} runs, whole runs resampled; "
+        f"{len(points.drop)} checkpoints of {len(np.unique(points.run))} runs, whole runs resampled; not "
+        f"measured in {share.left_out} (share), {deviation.left_out} (deviation); "
         f"off-support {share.value:.2f} [{share.low:.2f}, {share.high:.2f}], deviation {deviation.value:.2f} "
         f"[{deviation.low:.2f}, {deviation.high:.2f}]"
     )
