@@ -44,7 +44,7 @@ class Unproved(Proof):
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
-        self.bound = float("inf")
+        self.bound = self.common = float("inf")
 
 
 class Faulty:

@@ -7,6 +7,7 @@ difference beyond rounding is an error. Suffixes as in `real.samplers.base`.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,10 +28,17 @@ BOUND = 1e-4
 """Largest rms difference in nats at equal weights in float32: a hundred times the 1e-6 that rounding leaves,
 a thousandth of the .13 that a stale head left"""
 
-BOUND_LOW_PRECISION = 6e-2
-"""The same for bfloat16 (.02 measured on these probes) and for coarser formats, where the trainer's side of
-the proof rounds as the engine does (1e-6 measured; .011 when a value falls on the other side of a
-rounding)"""
+BOUND_BFLOAT16 = 6e-2
+"""The same for bfloat16; .02 measured on these probes"""
+
+AGREEING = 0.75
+"""Share of the probes that must agree to `BOUND` where the trainer's side of the proof rounds as the engine
+does. A value that falls on the other side of a rounding moves the rest of its row and no other: one row of 32
+over 22 updates, by .02 to .35 nats, and 5e-7 in the middle row; a head five updates old moves every row, .135
+in the middle"""
+
+BOUND_ROUNDED = 0.25
+"""Largest rms difference over all probes then"""
 
 PROBES = 32
 PROBE_DEPTH = 3
@@ -81,7 +89,8 @@ class Proof:
     def __init__(self, recipe: Recipe | None = None, kind: str = "exact", task: Task = COUNTDOWN) -> None:
         self.task = task
         self.twin = None if recipe is None else TorchSampler(task, recipe=recipe)
-        self.bound = BOUND if kind == "exact" else BOUND_LOW_PRECISION
+        self.bound = BOUND if kind == "exact" else BOUND_BFLOAT16 if recipe is None else BOUND_ROUNDED
+        self.common = math.inf if recipe is None else BOUND
 
     def push(
         self, sampler: Sampler, model: Qwen3ForCausalLM, frozen: Qwen3ForCausalLM, version: int
@@ -111,12 +120,15 @@ class Proof:
         pushed = time.perf_counter()
         if self.twin is not None:
             self.twin.sync(weights, version)
-        rms, largest = compare(sampler, frozen if self.twin is None else self.twin.model, self.task)
-        if not rms <= self.bound:
+        row_B, largest = _gaps(sampler, frozen if self.twin is None else self.twin.model, self.task)
+        rms = row_B.square().mean().sqrt().item()
+        common = row_B.kthvalue(math.ceil(AGREEING * len(row_B))).values.item()
+        if not (rms <= self.bound and common <= self.common):
+            most = "" if self.twin is None else f" ({self.common:g} at {AGREEING:.0%} of the prefixes)"
             raise SyncError(
-                f"after a sync the engine must give the trainer's log-probs to {self.bound:g} nats rms, "
-                f"got {rms:.3g} (largest {largest:.3g}) at version {version}; it did not take the weights: "
-                "check how it loads them"
+                f"a synced engine must give the trainer's log-probs to {self.bound:g} nats rms{most}, "
+                f"got {rms:.3g} ({common:.3g} there, largest {largest:.3g}) at version {version}; it did not "
+                "take the weights: check how it loads them"
             )
         return SyncProof(
             version=version,
@@ -127,10 +139,16 @@ class Proof:
         )
 
 
-@torch.no_grad()
 def compare(sampler: Sampler, model: Qwen3ForCausalLM, task: Task = COUNTDOWN) -> tuple[float, float]:
     """Rms and largest difference in nats between the engine's and the model's rows at the probe prefixes."""
+    row_B, largest = _gaps(sampler, model, task)
+    return row_B.square().mean().sqrt().item(), largest
+
+
+@torch.no_grad()
+def _gaps(sampler: Sampler, model: Qwen3ForCausalLM, task: Task) -> tuple[Tensor, float]:
+    """Rms difference of each probe's row, shape (B,), and the largest difference of all, nats."""
     prefix_BP = probe_prefixes(task)
     logits_BV, _ = prefill(model, prefix_BP, 1)
     gap_BV = sampler.next_logps(prefix_BP).double() - torch.log_softmax(logits_BV.float(), dim=-1).double()
-    return gap_BV.square().mean().sqrt().item(), gap_BV.abs().max().item()
+    return gap_BV.square().mean(1).sqrt(), gap_BV.abs().max().item()

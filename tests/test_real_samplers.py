@@ -13,12 +13,13 @@ from tolerances import OTHER_LIBRARY_FLOAT32
 from real import countdown
 from real.countdown import EOS, PAD, RESPONSE_TOKENS
 from real.evaluate import prompt_ids
+from real.fp8.recipe import RECIPES
 from real.loop import start_model
 from real.model import row_logps
 from real.samplers import open_sampler
 from real.samplers.torch_sampler import TorchSampler
 from real.settings import Mini
-from real.sync import BOUND, Proof, SyncError, compare
+from real.sync import BOUND, PROBES, Proof, SyncError, compare
 from theory.experiment import Numerics
 
 AFTER_SYNC_RMS = 5e-6
@@ -148,6 +149,38 @@ def test_a_sampler_that_ignores_a_sync_is_caught(policy):
     with pytest.raises(SyncError, match="did not take the weights") as caught:
         Proof().push(deaf, moved(policy, size=1e-3), frozen, 1)
     assert "\n" not in str(caught.value)
+
+
+def test_a_row_on_the_other_side_of_a_rounding_passes_and_a_head_left_behind_does_not(policy):
+    class Flipped(TorchSampler):
+        """Some rows of the probes off by what one flipped rounding moved a row at most."""
+
+        flipped = 0
+
+        def next_logps(self, prefix_BP):
+            row_BV = super().next_logps(prefix_BP)
+            row_BV[: self.flipped] += 0.35
+            return row_BV
+
+    class OldHead(TorchSampler):
+        def sync(self, weights, version):
+            head = {n: t for n, t in policy.state_dict().items() if "embed" in n or "lm_head" in n}
+            super().sync({**weights, **head} if version else weights, version)
+
+    recipe, frozen, other = RECIPES["fp8"], copy.deepcopy(policy), moved(policy, size=1e-2)
+    proof, flipped = Proof(recipe, "fp8"), Flipped(recipe=recipe)
+    for rows in (0, 1, 8):
+        flipped.flipped = rows
+        pushed = proof.push(flipped, other, frozen, 1)
+        assert pushed.rms == pytest.approx(0.35 * (rows / PROBES) ** 0.5, rel=0.01, abs=AFTER_SYNC_RMS)
+    for rows in (9, PROBES):
+        flipped.flipped = rows
+        with pytest.raises(SyncError, match="at 75% of the prefixes"):
+            proof.push(flipped, other, frozen, 1)
+    behind = OldHead(recipe=recipe)
+    proof.push(behind, policy, frozen, 0)
+    with pytest.raises(SyncError, match="at 75% of the prefixes"):
+        proof.push(behind, other, frozen, 1)
 
 
 @pytest.mark.vllm
