@@ -197,10 +197,10 @@ def clipped_weight(
     w = xp.exp(log_w)
     if rule.clip == "none":
         return w
-    log_c = log_w
+    log_c, c = log_w, w
     if rule.clip_on is not None and rule.clip_on != rule.ratio:
         log_c = _at_level(rule.level, log_ratio(rule.clip_on, logps), mask)
-    c = xp.exp(log_c)
+        c = xp.exp(log_c)
     zero = xp.zeros_like(w)
     # each clip says what it drops: NaN compares false, so a broken log-prob shows and is no silent zero
     match rule.clip:
