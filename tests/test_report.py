@@ -130,6 +130,20 @@ def test_verdicts_that_disagree_are_counted_not_averaged(runs):
     assert f"| `dlc` | {CLAIMS['dlc'].statement} | - | 2 holds, 1 fails | - |" in table
 
 
+def test_a_table_has_a_column_of_its_own_and_may_judge_claims_that_no_engine_did(runs):
+    made = {
+        "preset": "mini",
+        "point": "B",
+        "checks": [
+            {"claim": c, "verdict": v} for c, v in (("rank", "fails"), ("rank", "holds"), ("dlc", "holds"))
+        ],
+    }
+    lines = claims_table(read_results(runs("toy", row(verdict="fails"))), [made]).splitlines()
+    assert lines[0].endswith("| toy | mini-Qwen3 | table mini, B |")
+    assert f"| `dlc` | {CLAIMS['dlc'].statement} | - | fails | - | holds |" in lines
+    assert f"| `rank` | {CLAIMS['rank'].statement} | - | - | - | 1 holds, 1 fails |" in lines
+
+
 def test_the_readme_block_is_replaced_and_the_rest_kept(runs, tmp_path):
     readme = tmp_path / "README.md"
     readme.write_text(f"before\n{BEGIN}\nstale table\n{END}\nafter\n", encoding="utf-8")

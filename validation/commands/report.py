@@ -75,7 +75,7 @@ def main(options: Options) -> int:
         _write(options.figure, to_svg(figures.ess_figure(engines), name="ess", ink="#808080"))
     if options.readme is not None:
         with usage():
-            write_readme(options.readme, results)
+            write_readme(options.readme, results, tables)
     return 0
 
 
