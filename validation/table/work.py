@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 import shutil
 import signal
 import threading
@@ -86,6 +87,8 @@ def parallel(
     _register(backend, jobs)
     # one task at a time to each worker, none handed out ahead: what is not begun need not be taken back
     options = {"inner_max_num_threads": 1} if backend == "loky" else {}
+    # joblib replaces a worker that has grown, between two tasks: nothing is lost and nothing is to be done
+    warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
     with joblib.parallel_config(backend=backend, n_jobs=jobs, **options):
         workers: Any = joblib.Parallel
         run = workers(n_jobs=jobs, batch_size=1, pre_dispatch="n_jobs", return_as="generator_unordered")
