@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import warnings
 import shutil
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
