@@ -527,6 +527,7 @@ BROKEN = {
     "nested numbers": json.dumps(CANONICAL | {"logp_mu": [[1], [2], [3]]}).encode(),
     "object for a list": json.dumps(CANONICAL | {"logp_mu": {"a": 1}}).encode(),
     "huge id": json.dumps(CANONICAL | {"response_ids": [10**30, 1, 2]}).encode(),
+    "one number for a second list of ids": json.dumps(CANONICAL | {"trainer_ids": 5}).encode(),
     "choices of numbers": b'{"choices": [1, 2]}\n',
     "broken utf-8": GOOD + b'{"logp_mu": "\xff\xfe"}\n',
     "table without metrics": b"a,b\n1,2\n",
@@ -588,6 +589,12 @@ def test_a_frameworks_sample_stays_its_own_with_a_canonical_column_beside(tmp_pa
     told = audit([str(path)])
     assert told.inputs[0].format == "trl-async"
     assert told.numbers["counts"]["tokens_compared"] == 3
+
+
+def test_versions_beyond_all_integers_are_unknown(tmp_path):
+    path = lines(tmp_path / "log.jsonl", CANONICAL | {"version": [2**63 + 5] * 3})
+    for block in open_log([str(path)]).blocks():
+        assert (block.extra["version"] == UNKNOWN).all()
 
 
 def test_bad_lines_can_be_passed_over(tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,12 @@ from theory.corrections import correction
 from theory.experiment import Experiment
 from theory.records import StepRecord, Trace
 from theory.token_measures import token_measures
+from validation.audit.readers.base import Source
 from validation.commands import watch as command
+from validation.errors import BadUsage, CannotRun
 from validation.store import Store
-from validation.watch import RunFolder, TraceFiles, measures_of, source_of
+from validation.watch import RunFolder, TraceFiles, source_of
+from validation.watch import response as reading
 
 
 def response(step: int, rng: np.random.Generator, *, spread: float, version: int = 0, **changes: Any) -> dict:
@@ -38,6 +43,11 @@ def response(step: int, rng: np.random.Generator, *, spread: float, version: int
 def write(file: Path, lines: list[dict]) -> None:
     with file.open("ab") as opened:
         opened.writelines(orjson.dumps(line) + b"\n" for line in lines)
+
+
+def measures_of(lines: list[dict]) -> dict[str, float]:
+    source = Source(Path("trace.jsonl"))
+    return reading.measures_of([reading.response_of(line, source, n) for n, line in enumerate(lines, 1)])
 
 
 def test_the_measures_of_a_step_are_the_cores(rng: np.random.Generator) -> None:
@@ -64,6 +74,29 @@ def test_what_a_trace_lacks_is_absent_and_never_zero(rng: np.random.Generator) -
     assert no_pi["discrepancy_rms"] == pytest.approx(whole["discrepancy_rms"])
     assert "discrepancy_rms" not in measures_of([line | {"logp_mu": None} for line in lines])
     assert measures_of([{"step": 1, "response_ids": [], "mask": []}]) == {}
+
+
+def test_without_a_mask_every_response_token_counts_as_in_the_audit(rng: np.random.Generator) -> None:
+    lines = [response(1, rng, spread=0.6) for _ in range(9)]
+    assert measures_of([line | {"mask": None} for line in lines]) == measures_of(lines)
+
+
+def test_an_infinite_log_prob_counts_and_a_missing_one_is_said(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    lines = [response(1, rng, spread=0.1) for _ in range(9)]
+    tokens = sum(len(line["mask"]) for line in lines)
+    lines[0]["logp_pi_s"][0] = -math.inf
+    lines[1]["logp_pi_s"][:2] = [None, None]
+    file = tmp_path / "trace.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    progress = TraceFiles([file]).poll()
+    # the ratio of that token is infinite: it decides all the others
+    assert progress.steps[0]["ess_token"] == pytest.approx(1 / (tokens - 2))
+    assert progress.unread == ""
+    assert progress.notes == (
+        "2 response tokens have no number in a column of their step and do not count, the first at step 1",
+    )
 
 
 def test_a_growing_trace_is_read_once_and_its_last_step_anew(
@@ -186,11 +219,13 @@ def test_the_view_has_a_curve_a_table_and_a_verdict(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b'{"a": 1}\n', "no step"), (b"not json\n", "canonical trace"), (b"[1]\n", "no step")],
+    [
+        (b'{"a": 1}\n', "no log-probs of a canonical trace"),
+        (b"not json\n", "got no JSON; `lagfloor audit` reads other formats"),
+        (b"[1]\n", "a JSON object, got a list"),
+    ],
 )
 def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
-    from validation.errors import CannotRun
-
     file = tmp_path / "log.jsonl"
     file.write_bytes(content)
     with pytest.raises(CannotRun, match=said):
@@ -198,10 +233,146 @@ def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, content
 
 
 def test_a_place_with_nothing_to_watch_is_bad_usage(tmp_path: Path) -> None:
-    from validation.errors import BadUsage
-
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(BadUsage, match="watch needs"):
             command.main(command.Options(run=path))
-    with pytest.raises(BadUsage, match="every"):
-        command.main(command.Options(run=tmp_path, every=0))
+
+
+@pytest.mark.parametrize("every", [0.0, -1.0, math.nan, math.inf, 1e10])
+def test_a_wait_that_is_none_is_bad_usage(tmp_path: Path, every: float) -> None:
+    with pytest.raises(BadUsage, match=r"--every must be > 0 and <= 86400 seconds, got"):
+        command.main(command.Options(run=tmp_path, every=every))
+    with pytest.raises(BadUsage, match=r"--rows must be >= 1, got 0"):
+        command.main(command.Options(run=tmp_path, rows=0))
+
+
+WHOLE = {
+    "step": 2,
+    "response_ids": [5, 6, 7],
+    "logp_mu": [-1.0, -2.0, -3.0],
+    "logp_pi_s": [-1.0, -2.1, -3.0],
+    "logp_pi": [-1.1, -2.0, -3.0],
+    "reward": 1.0,
+}
+BAD = {
+    "ids that are no list": (
+        json.dumps(WHOLE | {"response_ids": 5}),
+        "must be a flat list of numbers, got 5",
+    ),
+    "a null step": (json.dumps(WHOLE | {"step": None}), "step must be an integer, got None"),
+    "no step": (json.dumps({n: v for n, v in WHOLE.items() if n != "step"}), "an integer, got no step"),
+    "a step beyond all floats": (json.dumps(WHOLE).replace('"step": 2', '"step": 1e400'), "line must be"),
+    "an infinite step": (json.dumps(WHOLE | {"step": math.inf}), "step must be an integer, got inf"),
+    "a step in words": (json.dumps(WHOLE | {"step": "a"}), "step must be an integer, got a"),
+    "one number for a list": (json.dumps(WHOLE | {"logp_mu": -1}), "logmu must be a flat list of numbers"),
+    "a reward in words": (json.dumps(WHOLE | {"reward": "x"}), "reward must be a finite number, got x"),
+    "an endless reward": (json.dumps(WHOLE | {"reward": math.inf}), "a finite number, got inf"),
+    "a list that is too short": (json.dumps(WHOLE | {"logp_pi": [-1.0]}), "one with 2 too few"),
+    "a mask that is too long": (json.dumps(WHOLE | {"mask": [1] * 5}), "one with 2 too many"),
+    "nested lists": (json.dumps(WHOLE | {"logp_mu": [[-1.0], [-2.0], [-3.0]]}), "must be a flat list"),
+    "lists of words": (json.dumps(WHOLE | {"logp_pi": ["a", "b", "c"]}), "must be a flat list"),
+    "a list": ("[1, 2]", "a line must be a JSON object, got a list"),
+    "half a line with an end": (
+        '{"step": 3, "response_ids": [1',
+        "a line must be a JSON object, got no JSON",
+    ),
+    "a number for a list of ids": (json.dumps(WHOLE | {"trainer_ids": 5}), "second list of ids must be"),
+    "probabilities": (json.dumps(WHOLE | {"logp_mu": [0.4, 0.9, 0.1]}), "log-probs are at most 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_line_that_cannot_be_read_is_counted_and_said_and_the_others_are_read(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, said = BAD[name]
+    file = tmp_path / "trace.jsonl"
+    file.write_text(f"{json.dumps(WHOLE)}\n\n{line}\n{json.dumps(WHOLE | {'step': 3})}\n{line}\n")
+    progress = TraceFiles([file]).poll()
+    assert [s["step"] for s in progress.steps] == [2, 3]
+    assert progress.unread.startswith("2 lines not read, the first at trace.jsonl line 3: ")
+    assert said in progress.unread
+    assert "\n" not in progress.unread
+    with pytest.raises(CannotRun, match=r"2 lines not read, the first at .* line 3: "):
+        command.main(command.Options(run=file, once=True))
+    assert "step 3" in capsys.readouterr().out, "what can be read is shown"
+
+
+def test_bad_lines_leave_the_command_line_as_one_line_and_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from validation.cli import main
+
+    file = tmp_path / "trace.jsonl"
+    file.write_text(f"{json.dumps(WHOLE)}\n{BAD['probabilities'][0]}\n")
+    assert main(["watch", str(file), "--once"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith("lagfloor: 1 line not read, at trace.jsonl line 2: log-probs are at most 0")
+
+
+def test_the_last_line_is_read_when_it_ends_or_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    text = json.dumps(WHOLE)
+    file.write_text(text[:-1])
+    source = TraceFiles([file])
+    assert (source.poll().steps, source.poll().unread) == ((), "")
+    file.write_text(text)
+    assert len(source.poll().steps) == 1, "an object that is whole cannot go on"
+    file.write_text(f"{text}\n")
+    assert source.poll().unread == ""
+    file.write_text(f"{text}\n5\n")
+    assert "trace.jsonl line 2: " in source.poll().unread, "lines are counted from the beginning of the file"
+
+
+def test_a_file_begun_anew_is_read_anew(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(f"{json.dumps(WHOLE)}\n{json.dumps(WHOLE | {'step': 3})}\n")
+    source = TraceFiles([file])
+    assert [s["step"] for s in source.poll().steps] == [2, 3]
+    file.write_text(json.dumps(WHOLE | {"step": 1}) + "\n")
+    assert [s["step"] for s in source.poll().steps] == [1]
+
+
+def test_workers_a_step_apart_are_put_together_and_a_straggler_is_said(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    files = [tmp_path / f"rank_{k}.jsonl" for k in range(2)]
+    first, second = ([response(1, rng, spread=0.3) for _ in range(20)] for _ in files)
+    later = [response(2, rng, spread=0.3) for _ in range(5)]
+    write(files[0], first + later)
+    write(files[1], second[:3])
+    source = TraceFiles(files)
+    source.poll()
+    write(files[1], second[3:])
+    assert source.poll().steps[0] == measures_of(first + second) | {"step": 1.0}
+    for step in range(3, 8):
+        write(files[0], [response(step, rng, spread=0.3)])
+    source.poll()
+    write(files[1], second[:1])
+    late = source.poll()
+    assert late.steps[0] == measures_of(first + second) | {"step": 1.0}
+    assert "rank_1.jsonl line 21: it came after 4 later steps" in late.unread
+
+
+def test_a_look_that_fails_keeps_what_was_seen_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    file.write_text(json.dumps(WHOLE) + "\n")
+    source = TraceFiles([file])
+    before = source.poll()
+    file.rename(tmp_path / "away")
+    during = command.look_again(source, before)
+    assert during.steps == before.steps
+    assert during.unread.startswith("not read at the last look: ")
+    (tmp_path / "away").rename(file)
+    assert command.look_again(source, during) == before
+
+
+def test_what_could_not_be_read_stands_on_the_screen(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    file = tmp_path / "trace.jsonl"
+    file.write_text(f"{json.dumps(WHOLE)}\n{BAD['a list'][0]}\n")
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(command.view(TraceFiles([file]).poll(), 3))
+    assert "1 line not read, at trace.jsonl line 2: a line must be" in console.export_text()

@@ -169,7 +169,7 @@ def read_batch(
     valid = np.ones(ps.shape, dtype=bool) if mask is None else _host(mask, bool)
     if valid.shape != ps.shape:
         raise ValueError(f"mask needs the shape of the log-probs {ps.shape}, got {valid.shape}")
-    _refuse_positive(valid, logmu=mu, logpi_s=ps, logpi=pi)
+    refuse_positive(valid, logmu=mu, logpi_s=ps, logpi=pi)
     members = np.arange(len(ps)) if group is None else np.asarray(group)
     if members.shape != (len(ps),):
         raise ValueError(f"group needs one entry per response ({len(ps)}), got shape {members.shape}")
@@ -238,8 +238,14 @@ def _rms(x: np.ndarray) -> float:
     return math.sqrt(float(np.mean(x**2))) if x.size else math.nan
 
 
-def _refuse_positive(valid: np.ndarray, **logs: np.ndarray) -> None:
-    """Refuse what cannot be log-probs at tokens that count: probabilities, or losses."""
+def refuse_positive(valid: np.ndarray, **logs: np.ndarray) -> None:
+    """Refuse what cannot be log-probs at tokens that count: probabilities, or losses.
+
+    Raises
+    ------
+    ValueError
+        Naming the array, by its keyword, and its largest number.
+    """
     for name, x in logs.items():
         above = (x > ROUNDING) & valid
         if above.any():

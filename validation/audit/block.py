@@ -247,7 +247,7 @@ def _versions(rows: list[Row], starts: np.ndarray) -> tuple[np.ndarray, np.ndarr
                 span = slice(lo + max(_integer(start), 0), min(lo + max(_integer(end), 0), hi))
                 out[span] = _integer(v)
         elif len(version) == hi - lo and len(version) > 1 and all(isinstance(v, int) for v in version):
-            out[lo:hi] = version
+            out[lo:hi] = [_integer(v) for v in version]
         else:
             known = [v for v in map(_integer, version) if v != UNKNOWN]
             if known:
@@ -274,6 +274,8 @@ def _id_error(row: Row) -> int:
     """Tokens whose two lists of ids disagree, length included."""
     if row.other_token is None or row.token is None:
         return 0
+    if not isinstance(row.other_token, list):
+        raise _not_numbers(row, "the second list of ids", row.other_token)
     differing = sum(a != b for a, b in zip(row.token, row.other_token, strict=False))
     return differing + abs(len(row.token) - len(row.other_token))
 

@@ -218,7 +218,7 @@ def records(opened: Opened, /, *, progress: Any = None, skip_bad: bool = False) 
                 text = line.strip()
                 if not text:
                     continue
-                value = _parse(text)
+                value = parse(text)
                 if isinstance(value, dict):
                     yield Record(value, line_number)
                 elif not skip_bad:
@@ -237,7 +237,7 @@ def records(opened: Opened, /, *, progress: Any = None, skip_bad: bool = False) 
 def head_records(opened: Opened, /) -> Iterator[dict[str, Any]]:
     """Objects on the whole lines of what `peek` saw."""
     for line in opened.head.split(b"\n")[: max(opened.head.count(b"\n"), 1)]:
-        value = _parse(line.strip())
+        value = parse(line.strip())
         if isinstance(value, dict):
             yield value
 
@@ -251,7 +251,7 @@ def _bad_line(path: Path, line: int, text: bytes, value: Any) -> str:
     )
 
 
-def _parse(text: bytes) -> Any:
+def parse(text: bytes) -> Any:
     """JSON of one line; None where it is none. Python's own NaN and Infinity words are accepted."""
     try:
         return orjson.loads(text)
@@ -273,7 +273,7 @@ def _is_lines(opened: Opened) -> bool:
     line, newline, _ = head.partition(b"\n")
     if not newline:
         return True  # longer than the peek, or the only line
-    return line.strip() != b"{" and (_parse(line.strip()) is not None or b"}" in line)
+    return line.strip() != b"{" and (parse(line.strip()) is not None or b"}" in line)
 
 
 def _document(path: Path, progress: Any) -> Iterator[Record]:
@@ -288,7 +288,7 @@ def _document(path: Path, progress: Any) -> Iterator[Record]:
             f"{one_line(path)}: a JSON document may have {LONGEST_DOCUMENT} bytes at most, since it is held"
             " in memory; write one record a line"
         )
-    value = _parse(text.lstrip(b"\xef\xbb\xbf").strip())
+    value = parse(text.lstrip(b"\xef\xbb\xbf").strip())
     items = value if isinstance(value, list) else [value]
     if not items or not all(isinstance(item, dict) for item in items):
         got = "not JSON" if value is None else f"a {type(value).__name__}"

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from validation.errors import running, usage
+from validation.errors import CannotRun, in_words, running, usage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from validation.watch import Progress
+    from validation.watch import Progress, Source
 
 SHOWN = ("reward", "accuracy", "ess_token", "ess_sequence", "discrepancy_rms", "lag_rms", "k_hat")
 HEADS = ("reward", "accuracy", "ESS token", "ESS response", "numerics rms", "lag rms", "k-hat")
 BLOCKS = " ▁▂▃▄▅▆▇█"
+LONGEST_WAIT = 86_400.0
+"""Seconds between looks"""
 BAR = 60
 """Widest curve, in characters: one a step, the newest on the right"""
 
@@ -39,31 +41,52 @@ class Options:
 
 
 def main(options: Options) -> int:
-    """Show until the run is done or the user has seen enough; 0."""
+    """Show until the run is done or the user has seen enough; 0.
+
+    With ``once`` an exit code of 1 where a line could not be read.
+    """
     from rich.console import Console
     from rich.live import Live
 
     from validation.watch import source_of
 
     with usage():
-        if options.every <= 0 or options.rows < 1:
-            raise ValueError(f"every must be > 0 and rows >= 1, got {options.every} and {options.rows}")
+        if not 0 < options.every <= LONGEST_WAIT:  # NaN is no wait either
+            raise ValueError(
+                f"--every must be > 0 and <= {LONGEST_WAIT:g} seconds, got {options.every:g}; leave it out "
+                "for 2"
+            )
+        if options.rows < 1:
+            raise ValueError(f"--rows must be >= 1, got {options.rows}; leave it out for 15")
         source = source_of(options.run)
     console = Console()
     with running():
         now = source.poll()
         if options.once:
-            console.print(view(now, options.rows))
+            if now.steps or not now.unread:
+                console.print(view(now._replace(unread=""), options.rows))
+            if now.unread:
+                raise CannotRun(now.unread)  # on stderr: nobody may take the table for the whole
             return 0
         with Live(view(now, options.rows), console=console, auto_refresh=False) as live:
             try:
                 while now.state != "done":
                     time.sleep(options.every)
-                    now = source.poll()
+                    now = look_again(source, now)
                     live.update(view(now, options.rows), refresh=True)
             except KeyboardInterrupt:
                 pass  # watching ends when one stops watching
     return 0
+
+
+def look_again(source: Source, last: Progress, /) -> Progress:
+    """Poll; where what is there cannot be read just now, keep what was seen and say so."""
+    try:
+        return source.poll()
+    except OSError as error:
+        return last._replace(unread=f"not read at the last look: {in_words(error)}")
+    except ValueError as error:
+        return last._replace(unread=f"not read at the last look: {error}")
 
 
 def view(now: Progress, rows: int, /) -> RenderableType:
@@ -75,8 +98,9 @@ def view(now: Progress, rows: int, /) -> RenderableType:
     head = Text(now.title, style="bold")
     total = "" if now.total is None else f" of {now.total}"
     head.append(f"\n{now.state}, step {int(now.steps[-1]['step']) if now.steps else 0}{total}", style="dim")
+    warnings = [Text(words, style="yellow") for words in (now.unread, *now.notes) if words]
     if not now.steps:
-        return Group(head, Text("no step yet", style="dim"))
+        return Group(head, Text("no step yet", style="dim"), *warnings)
     table = Table(box=None, pad_edge=False)
     for name in ("step", *HEADS, "pushed"):
         table.add_column(name, justify="right")
@@ -86,7 +110,7 @@ def view(now: Progress, rows: int, /) -> RenderableType:
             cells[SHOWN.index("ess_token")].stylize("bold red")
         pushed = step.get("pushed") or step.get("resynced")
         table.add_row(str(int(step["step"])), *cells, "yes" if pushed else "")
-    return Group(head, curve(now), table, Text(verdict(now)))
+    return Group(head, curve(now), table, Text(verdict(now)), *warnings)
 
 
 def curve(now: Progress, /) -> RenderableType:

@@ -1,0 +1,37 @@
+"""What a run has reported so far: a run folder of the store, or the canonical trace of a foreign trainer.
+
+A source is asked again and again; it reads only what is new.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from validation.watch.progress import Progress, Source
+from validation.watch.run_folder import RunFolder
+from validation.watch.trace_files import TraceFiles
+
+__all__ = ["Progress", "RunFolder", "Source", "TraceFiles", "source_of"]
+
+
+def source_of(path: Path, /) -> Source:
+    """Find out what is at a path.
+
+    Raises
+    ------
+    ValueError
+        If nothing there can be watched.
+    """
+    if path.is_dir() and (path / "status.json").exists():
+        return RunFolder(path)
+    if path.is_dir():
+        found = sorted(path.glob("*.jsonl"))
+        if found:
+            return TraceFiles(found)
+    elif path.is_file():
+        return TraceFiles([path])
+    raise ValueError(
+        f"watch needs a run folder (with status.json) or a canonical trace (.jsonl), got {path}, which is "
+        + ("neither" if path.exists() else "not there")
+        + "; a run of `lagfloor run` is under runs/"
+    )
