@@ -15,7 +15,17 @@ from libraries import as_numpy, carry, compiled
 from strategies import floats, masks
 from tolerances import algebra
 
-from theory.arrays import log_expm1_neg, log_remainder, log_softmax, logsumexp, masked, namespace
+from theory.arrays import (
+    Array,
+    largest_entries,
+    log_expm1_neg,
+    log_remainder,
+    log_softmax,
+    logsumexp,
+    masked,
+    namespace,
+    reduces_on_host,
+)
 
 DTYPES = (np.float64, np.float32)
 
@@ -91,3 +101,50 @@ def test_the_remainder_of_listed_mass_is_what_is_missing_and_never_below_roundin
     # two such remainders are divided by each other: zero would make that infinite and the gradient NaN
     floor = math.log(8 * np.finfo(np.float64).eps)
     np.testing.assert_allclose(left[1:], floor, rtol=0, atol=algebra(floor))
+
+
+@pytest.mark.parametrize("how_many", [1, 3, 6])
+def test_the_largest_entries_are_the_end_of_a_sort_and_nan_is_the_largest(xp, how_many):
+    x = np.array([[0.5, -2.0, math.inf, 3.0, 3.0, -math.inf], [1.0, math.nan, 4.0, 2.0, math.nan, 0.0]])
+    got = as_numpy(largest_entries(carry(xp, x), how_many))
+    np.testing.assert_array_equal(got, np.sort(x, axis=-1)[:, 6 - how_many :])
+
+
+def test_torch_selects_the_largest_entries_without_sorting_the_rest():
+    torch = pytest.importorskip("torch")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        largest_entries(torch.arange(64.0), 3)
+    called = {event.name for event in profile.events() or ()}
+    assert "aten::topk" in called
+    assert not any("sort" in name for name in called)
+
+
+SEEN: list[Any] = []
+
+
+@reduces_on_host
+def weighed(x: Array, *, mask: Array | None = None) -> Array:
+    SEEN.append(x)
+    return namespace(x).sum(masked(x * x, mask, 0.0))
+
+
+def test_a_reduction_of_tensors_works_on_numpys_view_and_gives_a_tensor_again():
+    torch = pytest.importorskip("torch")
+    got = weighed(torch.tensor([1.0, 2.0, 3.0]), mask=torch.tensor([True, True, False]))
+    assert isinstance(SEEN.pop(), np.ndarray)
+    assert torch.equal(got, torch.tensor(5.0))
+
+
+def test_a_reduction_leaves_a_tensor_whose_gradient_is_wanted_on_its_graph():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    weighed(x).backward()
+    assert SEEN.pop() is x
+    assert torch.equal(x.grad, torch.tensor([2.0, 4.0, 6.0]))
+
+
+def test_a_reduction_leaves_a_tensor_of_a_type_numpy_lacks_to_torch():
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1.0, 2.0, 3.0], dtype=torch.bfloat16)
+    assert torch.equal(weighed(x), torch.tensor(14.0, dtype=torch.bfloat16))
+    assert SEEN.pop() is x

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import ml_dtypes
@@ -10,7 +12,9 @@ import pytest
 import scipy.stats
 
 from theory.experiment import Numerics
-from toy.engine import engine_settings, noise, round_mantissa, sampled_log_probs
+from toy.engine import engine_settings, noise, round_mantissa, sampled_log_probs, weight_noise
+from toy.environment import build
+from toy.settings import Sequence
 
 LAWS = {
     "gaussian": scipy.stats.norm(),
@@ -57,3 +61,26 @@ def test_what_the_engine_samples_from_is_a_distribution(numerics):
 def test_formats_of_a_real_engine_are_refused_by_name(kind):
     with pytest.raises(ValueError, match=f"got '{kind}'; formats of a real engine run in real/"):
         engine_settings(Numerics(kind=kind), jnp.float32)
+
+
+def test_the_noise_of_trained_weights_is_relative_to_what_they_are_now():
+    task = build(Sequence(prompts=2, length=2, vocabulary=5, embedding=4, rank=4, seed=1)).cast(np.float32)
+    task = jax.tree.map(jnp.asarray, task)
+    settings = engine_settings(Numerics(kind="weight-noise", scale=0.3), jnp.float32)
+    still = jnp.zeros(task.weights_shape, jnp.float32)
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=(None, 0))
+    def of(weights_DV: jax.Array, key: jax.Array) -> jax.Array:
+        """Add what the trained weights add to the noise of the initial logits."""
+        return weight_noise(settings, key, task, weights_DV) - weight_noise(settings, key, task, still)
+
+    # one weight alone moves the logits along its own direction, by its size times one standard normal
+    direction = 0.3 * np.einsum("ctu,v->ctuv", task.features_CTUD[..., 2], task.projector_VV[3])
+    for size in (0.5, 4.0):
+        weights = still.at[2, 3].set(size)
+        moved = np.asarray(of(weights, jax.random.split(jax.random.key(0), 200)))
+        drawn = (moved * direction).sum((1, 2, 3, 4)) / (direction**2).sum() / size
+        np.testing.assert_allclose(moved, np.multiply.outer(drawn * size, direction), atol=2e-5)
+        # a level no honest law fails once in a hundred thousand seeds
+        assert scipy.stats.kstest(drawn, scipy.stats.norm().cdf).pvalue > 1e-5

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from tolerances import algebra
 
 from theory.arrays import log_softmax
@@ -13,7 +14,7 @@ from theory.records import OFF_SUPPORT_BELOW
 from theory.support import absorbing_chain, kl_bound
 from toy import observe
 from toy.environment import build, memory_of
-from toy.policy import occupancy
+from toy.policy import Responses, flat_index, occupancy, rewards
 from toy.settings import STALE, Exit, leaving
 
 ENVIRONMENT = Exit()
@@ -44,6 +45,22 @@ def test_initial_policy_hardly_leaves_and_comes_back():
     np.testing.assert_allclose(p[:, :, -2, -1], ENVIRONMENT.stay)
     assert max(ENVIRONMENT.leave, ENVIRONMENT.stay) < OFF_SUPPORT_BELOW < p[..., :-1].min()
     assert memory_of(ENVIRONMENT) == "last"
+
+
+def test_a_response_succeeds_with_as_many_wrong_tokens_as_the_median_has_and_not_with_the_exit():
+    task, length = build(ENVIRONMENT), ENVIRONMENT.length
+    wrong, out = ENVIRONMENT.vocabulary - 2, ENVIRONMENT.vocabulary - 1
+    allowed = int(scipy.stats.binom.median(length, ENVIRONMENT.wrong))
+    assert 0 < allowed < length - 1
+    tokens = np.zeros((ENVIRONMENT.prompts, 4, length), int)
+    tokens[:, 0, :allowed] = wrong
+    tokens[:, 1, : allowed + 1] = wrong
+    tokens[:, 2, 3] = out
+    memory = np.concatenate([np.full_like(tokens[..., :1], ENVIRONMENT.vocabulary), tokens[..., :-1]], -1)
+    responses = Responses(jnp.asarray(tokens), jnp.asarray(memory))
+    task = task.cast(np.float64)._replace(score_CTUV=jnp.asarray(task.score_CTUV))
+    got = np.asarray(rewards(task, responses, flat_index(responses, task.logits_CTUV.shape)))
+    np.testing.assert_array_equal(got, [[1, -1, -1, 1]] * ENVIRONMENT.prompts)
 
 
 def test_unlearning_the_wrong_token_teaches_the_exit_most_where_nobody_goes():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,9 +17,17 @@ from theory.corrections import correction
 from theory.experiment import Experiment, Numerics
 from toy import bias
 from toy.environment import build
-from toy.infrastructure import infrastructure_settings, truncated
+from toy.infrastructure import (
+    delivered,
+    empty_queue,
+    infrastructure_settings,
+    retokenised,
+    truncated,
+)
+from toy.policy import Responses
 from toy.settings import STALE, Infrastructure, Sequence
 from toy.simulate import ensemble
+from toy.update import Batch
 
 ENVIRONMENT = Sequence(prompts=3, length=2, vocabulary=5, embedding=4, rank=4, beta=1.5, quantile=0.6, seed=8)
 FAULTS = {
@@ -51,7 +60,7 @@ def policies(e) -> tuple[np.ndarray, np.ndarray]:
     return np.diff(theta, axis=1) / e.experiment.lr, tables
 
 
-def enumerated(chosen: Infrastructure, before, p) -> np.ndarray:
+def enumerated(chosen: Infrastructure, before, p, samples: int = SAMPLES) -> np.ndarray:
     """Mean uncorrected update by going through every response of two tokens, one fault at a time."""
     task = build(ENVIRONMENT)
     C, _, U, V = task.logits_CTUV.shape
@@ -85,7 +94,7 @@ def enumerated(chosen: Infrastructure, before, p) -> np.ndarray:
                 parts += chance * reward * np.outer(task.features_CTUD[state], task.projector_VV @ score)
             weight += chance
         # of a prompt without any response there is no update
-        total += parts / weight * (1 - max(0.0, 1 - weight) ** SAMPLES)
+        total += parts / weight * (1 - max(0.0, 1 - weight) ** samples)
     return total / C
 
 
@@ -98,6 +107,18 @@ def test_exact_bias_is_that_of_every_response_gone_through_one_by_one(name):
         expected = enumerated(FAULTS[name], earlier, p) - bias.exact_gradient(task, p)
         np.testing.assert_allclose(got, expected, rtol=0, atol=algebra(10.0))
         assert np.abs(got).max() > 1e-3
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("name", ["reward filter", "deferred"])
+def test_a_prompt_without_any_response_in_a_small_batch_teaches_nothing(name, samples):
+    task, rng = build(ENVIRONMENT), np.random.default_rng(3)
+    p = toy_reference.policy(task, 0.5 * rng.normal(size=task.weights_shape))
+    got = bias.exact_bias(task, FAULTS[name], p, None, samples=samples)
+    expected = enumerated(FAULTS[name], None, p, samples) - bias.exact_gradient(task, p)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=algebra(10.0))
+    many = bias.exact_bias(task, FAULTS[name], p, None, samples=SAMPLES)
+    assert np.abs(got - many).max() > 1e-3, "the control: how many responses there are matters"
 
 
 def test_without_a_fault_the_enumeration_is_the_policy_gradient():
@@ -147,11 +168,56 @@ def test_truncation_reports_what_it_is_told_to_and_draws_from_the_nucleus():
         np.testing.assert_array_equal(reported, drawn if processed else logmu)
 
 
+RIGHT_AND_SHORT, RIGHT_AND_LONG, WRONG_AND_SHORT, WRONG_AND_LONG = range(4)
+
+
+def test_a_wrong_response_is_filtered_when_it_is_drawn_and_the_queue_holds_long_right_ones_only():
+    settings = infrastructure_settings(Infrastructure(keep_wrong=0.0, defer_from=3), np.float64)
+    first, reward = jnp.array([[1, 3, 1, 3]]), jnp.array([[1.0, 1.0, -1.0, -1.0]])
+    queue, seen = empty_queue((1, 4, 2), float), []
+    for step in range(2):
+        index = jnp.arange(8).reshape(1, 4, 2) + 8 * step
+        batch = Batch(index, reward, jnp.ones((1, 4, 2)), jnp.zeros((1, 4, 2)))
+        got, queue = delivered(settings, queue, batch, first, reward, jax.random.key(step))
+        np.testing.assert_array_equal(queue.waiting_CN[0], [False, True, False, False])
+        np.testing.assert_array_equal(queue.batch.index_CNT, index)
+        seen.append(got)
+    now, late = RIGHT_AND_SHORT, 4 + RIGHT_AND_LONG
+    weights = np.zeros((2, 8))
+    weights[0, now] = 8.0  # alone among eight places of mean weight 1
+    weights[1, [now, late]] = 4.0
+    for got, expected in zip(seen, weights, strict=True):
+        np.testing.assert_array_equal(np.asarray(got.weight_CNT)[0, :, 0], expected)
+    np.testing.assert_array_equal(seen[1].index_CNT[0, late], [2, 3], "that of the step before")
+
+
+@pytest.mark.parametrize("memory", ["first", "last"])
+def test_a_retokenised_pair_is_one_token_with_the_log_prob_of_both(memory):
+    a, b, both, c, start = 3, 0, 2, 1, 5
+    tokens = jnp.array([[[a, b, c], [b, a, c]]])
+    seen = [[start, a, a], [start, b, b]] if memory == "first" else [[start, a, b], [start, b, a]]
+    logmu = jax.nn.log_softmax(jax.random.normal(jax.random.key(0), (1, 3, 6, 5)), axis=-1)
+    settings = infrastructure_settings(Infrastructure(retokenise=(a, b, both)), np.float64)
+    got = retokenised(settings, Responses(tokens, jnp.array([seen])), logmu, memory=memory)
+    at = {(t, u, v): float(logmu[0, t, u, v]) for t in range(3) for u in range(6) for v in range(5)}
+    third = a if memory == "first" else b
+    expected = [at[0, start, a] + at[1, a, b], at[2, third, c], 0.0]
+    np.testing.assert_allclose(np.asarray(got.logmu_CNT)[0, 0], expected, rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(got.weight_CNT)[0, 0], [1, 1, 0])
+    places = [np.ravel_multi_index((0, 0, start, both), logmu.shape)]
+    places.append(np.ravel_multi_index((0, 1, both, c), logmu.shape))
+    np.testing.assert_array_equal(got.index_CNT[0, 0, :2], places)
+    # the same letters in another order are another text
+    plain = [at[0, start, b], at[1, b, a], at[2, b if memory == "first" else a, c]]
+    np.testing.assert_allclose(np.asarray(got.logmu_CNT)[0, 1], plain, rtol=1e-6)
+    np.testing.assert_array_equal(np.asarray(got.weight_CNT)[0, 1], [1, 1, 1])
+
+
 def test_faults_off_are_bit_for_bit_the_plain_simulator():
-    """With another fault's code compiled in but its numbers switched off, too, up to the order of sums."""
-    plain = runs().theta
+    """With the code of the faults compiled in, too: what waits for nothing weighs nothing."""
     harmless = Infrastructure(defer_from=None, keep_wrong=1.0, top_p=1.0, processed=True)
-    np.testing.assert_allclose(runs(harmless).theta, plain, rtol=0, atol=1e3 * algebra(np.abs(plain).max()))
+    assert harmless != NONE, "the control: this one is compiled in"
+    np.testing.assert_array_equal(runs(harmless).theta, runs().theta)
 
 
 def test_all_faults_share_one_compilation_and_corrections_too():
