@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -65,4 +66,5 @@ def _gap(found: dict[str, Correlation], draws: np.ndarray) -> Estimate:
     names = list(found)
     gaps = draws[:, names.index("off-support")] - draws[:, names.index("deviation")]
     value = found["off-support"].value - found["deviation"].value
-    return Estimate(value=value, stderr=float(np.nanstd(gaps)), unit=UNIT)
+    stderr = math.nan if np.isnan(gaps).all() else float(np.nanstd(gaps))  # one of the two was not measured
+    return Estimate(value=value, stderr=stderr, unit=UNIT)
