@@ -20,11 +20,14 @@ import pytest
 from scipy import stats
 from tolerances import library
 
+from theory.experiment import Experiment
 from theory.records import Trace
 from validation.cli import main
-from validation.gather.compare import held
+from validation.derived import FOLDER
+from validation.gather.compare import distances, held
 from validation.report.spark import spark
 from validation.report.table_page import heat, name_of, read_tables, render_table
+from validation.store import Store
 from validation.table.articles import beside
 from validation.table.plan import mini_plan
 from validation.table.progress import Pace
@@ -206,23 +209,30 @@ def test_every_cell_is_measured_and_shared_cells_are_run_once(made: tuple[Path, 
 
 
 def test_deviations_are_counted_in_the_floor_of_the_on_policy_runs(made: tuple[Path, dict[str, Any]]) -> None:
-    root, document = made
-    run = next(c for c in document["cells"] if (c["sampler"], c["correction"]) == ("stale-64", "pg"))["runs"][
-        0
-    ]
-    from validation.derived import FOLDER
+    root, document = made[0] / "runs", made[1]
+    plan = mini_plan(
+        samplers=("reference", "stale-64"), corrections=("pg", "sc"), seeds=(20,), references=(10, 11),
+        engine="torch", steps=2, prompts=4,
+    )  # fmt: skip
+    stored = {e.fingerprint(): Store(root).find("real", e, tables=("steps",)) for e in plan.runs()}
+    references = [(run.folder, run.digest) for e in plan.references if (run := stored[e.fingerprint()])]
+    before = sorted((root / "real" / FOLDER).glob("kl-*.parquet"))
+    assert len(before) == 2 * 5  # on own prefixes and on the sampler's, each run
 
-    tables = list((root / "runs" / "real" / FOLDER).glob("kl-*.parquet"))
-    assert len(tables) == 2 * 5  # on own prefixes and on the sampler's, each run
-    import pyarrow.parquet as pq
+    def kept(experiment: Experiment) -> np.ndarray:
+        run = stored[experiment.fingerprint()]
+        assert run is not None
+        return distances(root, experiment, (run.folder, run.digest), references)["kl"]
 
-    own = [t for t in tables if not t.name.startswith("kl-prefixes")]
-    floor = [pq.read_table(t).column("kl").to_numpy() for t in own]
-    among = [kl for kl in floor if (kl == 0).any()]  # the on-policy runs: 0 to themselves
-    unit = np.mean([kl[kl > 0].mean() for kl in among])
-    distances = [float(kl.mean() / unit) for kl in floor if (kl > 0).all()]
+    among = [kept(e) for e in plan.references]
+    unit = np.mean([kl[kl > 0].mean() for kl in among])  # 0 to themselves
+    assert [len(kl) for kl in among] == [2, 2]
     assert document["on_policy"]["floor"][-1] == pytest.approx(unit, rel=library(np.float64))
-    assert any(run["floors"][-1] == pytest.approx(d, rel=library(np.float64)) for d in distances)
+    found = {r["fingerprint"]: r["floors"][-1] for c in document["cells"] for r in c["runs"]}
+    expected = {e.fingerprint(): kept(e).mean() / unit for cell in plan.cells for e in cell.experiments}
+    assert len(expected) == 3
+    assert found == pytest.approx(expected, rel=library(np.float64))
+    assert sorted((root / "real" / FOLDER).glob("kl-*.parquet")) == before  # what the table had kept
 
 
 def test_a_second_call_recomputes_nothing(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
