@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
-from tolerances import MONTE_CARLO_Z, algebra
+from tolerances import MONTE_CARLO_Z, algebra, library
 
-from theory.floor import deviation_in_floors, early_floor, floor_path, noise_floor, update_covariance
+from theory.floor import (
+    deviation_in_floors,
+    early_floor,
+    floor_path,
+    in_floors,
+    measured_floor,
+    noise_floor,
+    update_covariance,
+)
 
 A = np.array([1.0, 0.5, 0.0, -0.5, -1.0])
 
@@ -104,3 +113,21 @@ def test_a_deviation_in_floors_is_one_on_policy_and_the_expected_kl_otherwise(rn
     law = deviation_in_floors(offset, p, floor, variance_ratio=2.0)
     print(f"law {law:.4g}, simulated {kl.mean() / floor:.4g} +- {stderr:.2g}")
     assert kl.mean() / floor == pytest.approx(law, abs=MONTE_CARLO_Z * stderr + 0.02 * law)
+
+
+def test_the_measured_floor_is_the_mean_over_ordered_pairs(rng):
+    for runs in (2, 3, 6):
+        among = rng.uniform(0.1, 2.0, size=(4, 5, runs, runs)) * (1 - np.eye(runs))
+        pairs = [among[..., i, j] for i, j in itertools.permutations(range(runs), 2)]
+        got = measured_floor(among)
+        assert got.shape == (4, 5)
+        np.testing.assert_allclose(got, np.mean(pairs, axis=0), atol=algebra(among.sum((-2, -1)).max()))
+        distance = rng.uniform(0.1, 2.0, size=(4, 5, 3, runs))
+        expected = distance.mean((-2, -1)) / np.mean(pairs, axis=0)
+        np.testing.assert_allclose(in_floors(distance, among), expected, rtol=library())
+
+
+def test_one_on_policy_run_makes_no_floor():
+    for measure in (measured_floor, lambda among: in_floors(np.ones((3, 1)), among)):
+        with pytest.raises(ValueError, match="at least 2 on-policy runs, got 1; run more seeds"):
+            measure(np.zeros((1, 1)))
