@@ -60,7 +60,7 @@ def policies(e) -> tuple[np.ndarray, np.ndarray]:
     return np.diff(theta, axis=1) / e.experiment.lr, tables
 
 
-def enumerated(chosen: Infrastructure, before, p, samples: int = SAMPLES) -> np.ndarray:
+def enumerated(chosen: Infrastructure, before, p, samples: int = SAMPLES, mu=None) -> np.ndarray:
     """Mean uncorrected update by going through every response of two tokens, one fault at a time."""
     task = build(ENVIRONMENT)
     C, _, U, V = task.logits_CTUV.shape
@@ -80,7 +80,7 @@ def enumerated(chosen: Infrastructure, before, p, samples: int = SAMPLES) -> np.
         parts, weight = np.zeros(task.weights_shape), 0.0
         for a, b in itertools.product(range(V), repeat=2):
             late = chosen.defer_from is not None and a >= chosen.defer_from
-            source = before if late else p
+            source = before if late else (p if mu is None else mu)
             if source is None:
                 continue
             chance = drawn_from(source[c, 0, U - 1])[a] * drawn_from(source[c, 1, a])[b]
@@ -119,6 +119,16 @@ def test_a_prompt_without_any_response_in_a_small_batch_teaches_nothing(name, sa
     np.testing.assert_allclose(got, expected, rtol=0, atol=algebra(10.0))
     many = bias.exact_bias(task, FAULTS[name], p, None, samples=SAMPLES)
     assert np.abs(got - many).max() > 1e-3, "the control: how many responses there are matters"
+
+
+@pytest.mark.parametrize("samples", [1, 3, SAMPLES])
+def test_the_filters_bias_under_a_sampler_that_differs_is_that_of_every_response_gone_through(samples):
+    task, rng = build(ENVIRONMENT), np.random.default_rng(3)
+    mu, p = (toy_reference.policy(task, 0.5 * rng.normal(size=task.weights_shape)) for _ in range(2))
+    chosen = Infrastructure(keep_wrong=0.1)
+    got = bias.filtered(task, mu, p, 0.1, samples=samples)
+    expected = enumerated(chosen, None, p, samples, mu) - bias.exact_gradient(task, p)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=algebra(10.0))
 
 
 def test_without_a_fault_the_enumeration_is_the_policy_gradient():
