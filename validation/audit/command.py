@@ -69,7 +69,7 @@ def run(command: Command, /) -> int:
 
             write_text(page(told), command.html)
     except BadLog as error:
-        print(f"audit: {one_line(error, limit=600)}", file=sys.stderr)
+        print(f"lagfloor: {one_line(error, limit=600)}", file=sys.stderr)
         return 2
     if not command.quiet:
         show(told, Console())
