@@ -70,6 +70,13 @@ def test_ranks_are_spearmans_over_all_checkpoints(root: Path) -> None:
     found = [c for c in checks if c.claim == "rank"]
     values = [c.measured.value for c in found if c.measured is not None]
     assert values == pytest.approx([share, share - deviation], rel=library(np.float64))
+    # the error of the difference is that of whole runs drawn once for both
+    drawn, draws = correlations(checkpoints(table, worlds(table)["stale-64"]), seed=rank.SEED, resamples=200)
+    column = {name: draws[:, place] for place, name in enumerate(drawn)}
+    errors = [c.measured.stderr for c in found if c.measured is not None]
+    gaps = column["off-support"] - column["deviation"]
+    assert errors == pytest.approx([column["off-support"].std(), gaps.std()], rel=library(np.float64))
+    assert min(errors) > 0
     for check in found:
         assert conclude(check)[::2] == (Verdict.HOLDS, Verdict.FAILS), check
         assert f"{8 * 30} checkpoints of 30 runs" in check.note
