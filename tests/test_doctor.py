@@ -13,6 +13,13 @@ from validation.commands import doctor as command
 from validation.errors import BadUsage
 
 
+@pytest.fixture(autouse=True)
+def a_users_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what the tests of verl set for a machine without a GPU, in whichever order they run."""
+    for name in [n for n in os.environ if n.startswith("VERL_")]:
+        monkeypatch.delenv(name)
+
+
 def test_what_is_not_installed_is_absent_and_only_broken_if_required(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
