@@ -334,6 +334,12 @@ def test_a_gaussian_is_its_first_cumulant_and_left_skew_can_cancel_kurtosis():
     assert skewed == pytest.approx(math.exp(-0.5), rel=algebra(1.0))
     with pytest.raises(ValueError, match="got 1 cumulant"):
         ess_from_cumulants([0.3])
+
+
+@pytest.mark.parametrize("kappa", [-1e6, np.float64(-1e6), np.array([-1e6, 0.0])])
+def test_a_series_that_left_skew_drives_off_is_infinite_without_a_warning(kappa):
+    got = np.atleast_1d(ess_from_cumulants([0.0, 0.0, kappa]))
+    assert got.tolist() == [math.inf, 1.0][: len(got)]
     with pytest.raises(ValueError, match="numbered from 1"):
         log_ess_coefficient(0)
 

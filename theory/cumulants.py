@@ -15,6 +15,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from theory.arrays import Array, masked, namespace
 
 
@@ -47,7 +49,7 @@ def ess_from_cumulants(kappas: Sequence[Any], /) -> Any:
     Returns
     -------
     array or float
-        A truncated series can exceed 1 when left skew is large; it is returned as it is.
+        A truncated series can exceed 1 when left skew is large; it is returned as it is, inf at the most.
 
     References
     ----------
@@ -58,8 +60,10 @@ def ess_from_cumulants(kappas: Sequence[Any], /) -> Any:
         raise ValueError(f"the ESS series starts at the variance, got {len(kappas)} cumulant(s); pass >= 2")
     total = sum(log_ess_coefficient(n) * kappa for n, kappa in enumerate(kappas, start=1) if n > 1)
     if isinstance(total, (int, float)):
-        return math.exp(-total)
-    return namespace(total).exp(-total)
+        total = np.float64(total)
+    with np.errstate(over="ignore"):  # torch and JAX say nothing of it either
+        ess = namespace(total).exp(-total)
+    return float(ess) if isinstance(ess, float) else ess
 
 
 def cumulants(
