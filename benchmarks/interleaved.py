@@ -1,8 +1,8 @@
 """Variants of one job that take turns, so that a ratio holds on a busy machine.
 
 Each round runs every variant once, in turn; a ratio is the median over rounds of the ratio within a round.
-LAGFLOOR_BENCH_ROUNDS sets the rounds (default 5). Nothing is asserted: targets are printed beside what was
-measured.
+LAGFLOOR_BENCH_ROUNDS sets the rounds (default 5); short jobs take more, up to `MOST`: five rounds of a few
+milliseconds tell little. Nothing is asserted: targets are printed beside what was measured.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROUNDS = int(os.environ.get("LAGFLOOR_BENCH_ROUNDS", "5"))
+MOST = 100
+LONG_ENOUGH = 3.0
+"""Seconds that all rounds together should last, where `MOST` allows it"""
 
 
 @dataclass
@@ -36,9 +39,13 @@ class Interleaved:
         return statistics.median(a / b for a, b in pairs)
 
     def measure(self, benchmark: Any) -> None:
-        """One warm-up round, then `ROUNDS` that count."""
-        benchmark.pedantic(self.once, rounds=ROUNDS, warmup_rounds=1, iterations=1)
-        self.seconds = {name: s[-ROUNDS:] for name, s in self.seconds.items()}
+        """Two warm-up rounds, then `ROUNDS` or more that count."""
+        self.once()
+        self.once()
+        last = sum(s[-1] for s in self.seconds.values())
+        rounds = max(ROUNDS, min(MOST, math.ceil(LONG_ENOUGH / max(last, 1e-3))))
+        self.seconds = {}
+        benchmark.pedantic(self.once, rounds=rounds, iterations=1)
 
     def report(
         self, capsys: Any, benchmark: Any, title: str, targets: list[tuple[str, str, str, float]]
@@ -47,7 +54,8 @@ class Interleaved:
         import torch  # late: the environment is prepared before it is imported
 
         with capsys.disabled():
-            print(f"\n{title}, {ROUNDS} rounds, {torch.get_num_threads()} thread")
+            rounds = max(map(len, self.seconds.values()))
+            print(f"\n{title}, {rounds} rounds, {torch.get_num_threads()} thread")
             for name, s in self.seconds.items():
                 print(f"  {name:34s} {statistics.median(s):8.3f} CPU s")
             for target, name, reference, limit in targets:
