@@ -76,6 +76,25 @@ def test_no_reading_holds_when_the_claim_is_turned_round(claim, bad):
     assert any(outcome.verdict is Verdict.FAILS for outcome in outcomes.values()), outcomes
 
 
+@pytest.mark.parametrize("claim", HERE)
+def test_a_claim_reads_no_cell_and_no_analysis_that_it_does_not_ask_for(claim, good):
+    row = CHECKS[claim]
+    cells = {plan.ON_POLICY, *row.cells}
+    narrowed = dataclasses.replace(
+        good,
+        worlds=tuple(
+            dataclasses.replace(w, cells={name: cell for name, cell in w.cells.items() if name in cells})
+            for w in good.worlds
+            if w.main or row.every_rate
+        ),
+        probes={name: found for name, found in good.probes.items() if name in row.probes},
+    )
+    whole = verdicts(claim, good)
+    assert {r: o.verdict for r, o in verdicts(claim, narrowed).items()} == {
+        r: o.verdict for r, o in whole.items()
+    }
+
+
 def test_the_batch_law_fails_where_the_floor_ignores_the_batch(rng):
     outcomes = verdicts("noise-floor", evidence(GOOD, rng, half=1.0))
     assert [o.verdict for r, o in outcomes.items() if "half the batch" in r] == [Verdict.FAILS]

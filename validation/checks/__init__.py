@@ -61,7 +61,7 @@ CHECKS: Mapping[str, ClaimChecks] = MappingProxyType(
     {
         "split": ClaimChecks(checks=split.checks, cells=(plan.IS,)),
         "floor-constant": ClaimChecks(
-            checks=floor_constant.checks, cells=(plan.NOISY, plan.NOISY_STALE), engines=_TOY
+            checks=floor_constant.checks, cells=(plan.NOISY, plan.NOISY_STALE, plan.IS), engines=_TOY
         ),
         "centering": ClaimChecks(checks=centering.checks, cells=(), probes=("centering",), engines=_TOY),
         "feedback": ClaimChecks(checks=feedback.checks, cells=(), probes=("feedback",), engines=_TOY),
