@@ -56,7 +56,9 @@ ADVICE: Mapping[int, str] = {
 
 
 def in_words(error: OSError, /) -> str:
-    """Name the file that could not be used, the rule, and what to do."""
+    """Name the file that could not be used, the rule, and what to do; other errors speak for themselves."""
+    if error.filename is None and error.errno not in ADVICE:  # of a network or a library, with its own words
+        return " ".join(str(error).split()) or type(error).__name__
     where = error.filename or "a file of this command"
     what = error.strerror or str(error) or type(error).__name__
     todo = ADVICE.get(error.errno or 0, "see what holds it, or name another place")
