@@ -39,7 +39,7 @@ def code_digest(package: str, /) -> str:
     package : {"toy", "real", "fullsize", "exits"}
         An engine, or what the study of longer responses measures on its snapshots.
     """
-    return _digest(ENTRIES[package])
+    return _digest(ROOT, ENTRIES[package])
 
 
 def module_digest(module: str, /) -> str:
@@ -60,15 +60,16 @@ def module_digest(module: str, /) -> str:
     path = _module_file(module)
     if path is None:
         raise ValueError(f"no module of this project is called {module!r}; pass its __name__")
-    return _digest((path.relative_to(ROOT).as_posix(),))
+    return _digest(ROOT, (path.relative_to(ROOT).as_posix(),))
 
 
-def _digest(entries: tuple[str, ...]) -> str:
-    todo = [ROOT / name for name in entries]
+@cache
+def _digest(root: Path, entries: tuple[str, ...]) -> str:
+    todo = [root / name for name in entries]
     seen: dict[str, str] = {}
     while todo:
         path = todo.pop()
-        name = path.relative_to(ROOT).as_posix()
+        name = path.relative_to(root).as_posix()
         if name not in seen:
             with _PARSING:
                 seen[name], imported = _source(path)
