@@ -124,10 +124,13 @@ class Proof:
         rms = row_B.square().mean().sqrt().item()
         common = row_B.kthvalue(math.ceil(AGREEING * len(row_B))).values.item()
         if not (rms <= self.bound and common <= self.common):
-            most = "" if self.twin is None else f" ({self.common:g} at {AGREEING:.0%} of the prefixes)"
+            most = there = ""
+            if self.twin is not None:
+                most = f" ({self.common:g} at {AGREEING:.0%} of the prefixes)"
+                there = f"{common:.3g} there, "
             raise SyncError(
                 f"a synced engine must give the trainer's log-probs to {self.bound:g} nats rms{most}, "
-                f"got {rms:.3g} ({common:.3g} there, largest {largest:.3g}) at version {version}; it did not "
+                f"got {rms:.3g} ({there}largest {largest:.3g}) at version {version}; it did not "
                 "take the weights: check how it loads them"
             )
         return SyncProof(

@@ -25,8 +25,8 @@ from theory.corrections import Correction, Logps
 
 CACHE_ENTRIES = 2**18
 """Entries of a row block on which the core runs at a time, 1 MB in float32: its temporaries then stay in
-cache. At V = 4096, in three products: 16, 32, 64, 128, 512 rows took 2.2, 2.0, 1.9, 3.3, 4.1 as they are and
-.70, .55, .53, .55, .62 compiled"""
+cache. At V = 4096, in units of three products: 16, 32, 64, 128, 512 rows took 2.2, 2.0, 1.9, 3.3, 4.1 as they
+are and .70, .55, .53, .55, .62 compiled"""
 
 RowLogps = Callable[[slice], Tensor]
 """Log-probs of the full rows of some tokens, shape (n, V)"""

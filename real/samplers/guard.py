@@ -11,7 +11,7 @@ from torch import Tensor
 from theory.faults import EngineFault
 
 R = TypeVar("R")
-AGAIN = "run again, it goes on from the last step kept"
+AGAIN = "run again; a run with a checkpoint goes on from the last step kept"
 
 
 def drawn(sample: Callable[[], R]) -> R:
