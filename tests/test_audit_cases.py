@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -200,3 +201,19 @@ def test_a_page_of_curves_draws_them_and_escapes_their_names(tmp_path):
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert text.count("<svg") == 1
+
+
+OVERWRITES: list[list[str]] = [["--json", "LOG"], ["--html", "LOG"], ["--json", "OUT", "--html", "OUT"]]
+
+
+@pytest.mark.parametrize("flags", OVERWRITES)
+def test_an_output_that_would_take_the_place_of_a_log_or_of_the_other_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    log = write("canonical", CASES["C01"].make(np.random.default_rng(SEED)), tmp_path)
+    before = log.read_bytes()
+    places = {"LOG": str(log), "OUT": str(tmp_path / "out")}
+    assert main([str(log), *(places.get(word, word) for word in flags)]) == 2
+    assert "name another file" in capsys.readouterr().err
+    assert log.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [log]

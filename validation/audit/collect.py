@@ -183,14 +183,14 @@ class Collector:
         if "logpi_s" in usable and "logpi" in usable:
             use = usable["logpi_s"] & usable["logpi"]
             if use.any():
-                g = (block.tokens["logpi_s"] - block.tokens["logpi"])[use]
+                g = block.tokens["logpi_s"][use] - block.tokens["logpi"][use]
                 columns = token_columns(g).columns
                 self.lag.add(-g)
                 self._responses("lag", -g, row[use])
                 self._row_tables(block, columns, row[use], use, self.lag_by_step, self.lag_by_gap)
             both = use & usable.get("logmu", nothing)
             if both.any():
-                x = (block.tokens["logpi"] - block.tokens["logmu"])[both]
+                x = block.tokens["logpi"][both] - block.tokens["logmu"][both]
                 self.total.add(x)
                 self._responses("total", x, row[both])
 

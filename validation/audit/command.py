@@ -61,6 +61,7 @@ def run(command: Command, /) -> int:
             align=command.align,
             skip_bad=command.skip_bad,
         )
+        _spare_the_logs(command)
         told = _audited(command, options)
         if command.json is not None:
             write_json(told, command.json)
@@ -74,6 +75,20 @@ def run(command: Command, /) -> int:
     if not command.quiet:
         show(told, Console())
     return 0
+
+
+def _spare_the_logs(command: Command) -> None:
+    """Refuse to write over what is read, or one output over the other."""
+    read = {Path(p).resolve() for p in discover(list(command.paths))}
+    written: set[Path] = set()
+    for flag, path in (("--json", command.json), ("--html", command.html)):
+        if path is None:
+            continue
+        place = Path(path).resolve()
+        if place in read or place in written:
+            what = "a log that is read" if place in read else "the file of --json"
+            raise BadLog(f"{flag} must not be {what}, got {path}; name another file")
+        written.add(place)
 
 
 def _audited(command: Command, options: Options) -> Audit:
