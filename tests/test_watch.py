@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import math
@@ -376,3 +377,18 @@ def test_what_could_not_be_read_stands_on_the_screen(tmp_path: Path) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(command.view(TraceFiles([file]).poll(), 3))
     assert "1 line not read, at trace.jsonl line 2: a line must be" in console.export_text()
+
+
+def test_a_compressed_trace_is_refused_and_not_an_empty_one(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl.gz"
+    file.write_bytes(gzip.compress(b"{}", mtime=0))
+    with pytest.raises(ValueError, match="which is compressed; `lagfloor audit` reads it"):
+        source_of(file)
+
+
+@pytest.mark.parametrize("settings", ["{}", "[]", "{", '{"experiment": {"steps": 3}}'])
+def test_a_run_under_way_with_broken_settings_is_one_line(tmp_path: Path, settings: str) -> None:
+    with Store(tmp_path).write("toy", experiment()) as writer:
+        (writer.folder / "settings.json").write_text(settings)
+        with pytest.raises(ValueError, match=r"has no whole settings.json; delete the folder"):
+            source_of(writer.folder).poll()

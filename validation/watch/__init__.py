@@ -13,6 +13,9 @@ from validation.watch.trace_files import TraceFiles
 
 __all__ = ["Progress", "RunFolder", "Source", "TraceFiles", "source_of"]
 
+COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""How gzip and zstandard begin"""
+
 
 def source_of(path: Path, /) -> Source:
     """Find out what is at a path.
@@ -29,6 +32,12 @@ def source_of(path: Path, /) -> Source:
         if found:
             return TraceFiles(found)
     elif path.is_file():
+        with path.open("rb") as opened:
+            if opened.read(4).startswith(COMPRESSED):
+                raise ValueError(
+                    f"watch needs a trace that is plain JSON lines, got {path}, which is compressed; "
+                    "`lagfloor audit` reads it as it is"
+                )
         return TraceFiles([path])
     raise ValueError(
         f"watch needs a run folder (with status.json) or a canonical trace (.jsonl), got {path}, which is "

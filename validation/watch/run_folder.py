@@ -18,7 +18,7 @@ import numpy as np
 from validation.store import SETTINGS, STATE, CorruptRun, load, read_status
 from validation.watch.progress import Progress
 
-STEP_FILES = "step-*.safetensors"
+STEP_FILES = "step-[0-9]*.safetensors"
 """What `real.checkpoint` leaves in the state folder after each step"""
 
 
@@ -40,11 +40,22 @@ class RunFolder:
         if status["state"] == "done":
             self._last = self._finished()
             return self._last
-        settings = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
-        for file in sorted((self.folder / STATE).rglob(STEP_FILES)):
-            self._read(file)
+        try:
+            settings = json.loads((self.folder / SETTINGS).read_text(encoding="utf-8"))
+            title, wanted = _title(settings), settings["experiment"].get("steps")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise CorruptRun(self.folder, f"has no whole {SETTINGS}") from None
+        try:
+            for file in sorted((self.folder / STATE).rglob(STEP_FILES)):
+                self._read(file)
+        except ValueError:
+            now = read_status(self.folder)
+            if now is None or now["state"] != "done":
+                raise
+            self._last = self._finished()  # it ended in the meantime, and took its state away
+            return self._last
         steps = tuple(self._seen[step] for step in sorted(self._seen))
-        return Progress(_title(settings), "running", steps, settings["experiment"].get("steps"))
+        return Progress(title, "running", steps, wanted)
 
     def _read(self, file: Path) -> None:
         number = int(file.stem.split("-")[1])
