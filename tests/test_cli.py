@@ -203,3 +203,20 @@ def test_a_run_killed_and_interrupted_ends_as_if_it_had_not_been(tmp_path):
         for name in a:
             if not name.startswith("seconds"):
                 np.testing.assert_array_equal(a[name], b[name])
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("words", [["--help"], ["watch", "--help"], ["--version"]])
+def test_a_full_disk_behind_the_output_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "validation", *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "free some space" in done.stderr
+
+
+def test_a_seed_beyond_what_can_be_counted_is_refused(capsys):
+    assert cli.main(["check", "toy", "--seed", "9" * 20]) == 2
+    assert "seed must be at most 1000000" in capsys.readouterr().err

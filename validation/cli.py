@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from validation.errors import BadUsage, CannotRun
+from validation.errors import BadUsage, CannotRun, in_words
 
 PROG = "lagfloor"
 DEBUG = "LAGFLOOR_DEBUG"
@@ -54,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done; 1: could not run; 2: bad usage; 130: interrupted.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    return guarded(lambda: _main(arguments))
+
+
+def _main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0 if arguments else 2
@@ -62,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"{PROG} {version('lagfloor')}")
         return 0
-    return guarded(lambda: _subcommand(arguments[0], arguments[1:]))
+    code = _subcommand(arguments[0], arguments[1:])
+    sys.stdout.flush()  # a full disk shows here and not when Python ends
+    return code
 
 
 def _subcommand(name: str, arguments: Sequence[str]) -> int:
@@ -86,8 +93,17 @@ def guarded(act: Callable[[], int], /) -> int:
         return 130
     except BrokenPipeError:
         # the reader of our output has left (`| head`): nothing to report, and nothing more to flush
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
+    except OSError as error:
+        _drop_output()
+        return _fail(CannotRun(in_words(error)), 1)
+
+
+def _drop_output() -> None:
+    """Let nothing that is still to be printed fail when Python ends."""
+    with contextlib.suppress(OSError, ValueError):  # an output that is no file, as under a test
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(error: Exception, code: int) -> int:
@@ -123,7 +139,6 @@ def parse(options: type[Any], prog: str, arguments: Sequence[str], *, about: str
     SystemExit
         With code 0 after ``--help``.
     """
-    import contextlib
     import io
     import re
 
@@ -135,6 +150,7 @@ def parse(options: type[Any], prog: str, arguments: Sequence[str], *, about: str
             return tyro.cli(options, prog=prog, description=about, args=list(arguments))
     except SystemExit as stop:
         if stop.code in (0, None):
+            sys.stdout.flush()
             raise
     # tyro draws a box around several lines; errors here are one line
     text = "".join(c for c in said.getvalue() if not "\u2500" <= c <= "\u257f")
