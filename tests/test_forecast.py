@@ -145,3 +145,9 @@ def test_the_same_seed_gives_the_same_forecast_and_shapes_must_match():
     assert forecast(y, seed=4) == forecast(y, seed=4)
     with pytest.raises(ValueError, match="one lag per step"):
         forecast(y, lag=[1, 2])
+
+
+def test_an_ess_of_zero_is_beyond_every_threshold():
+    assert forecast([0.9, 0.8, 0.0]) == forecast([0.9, 0.8, 1e-300])
+    assert forecast([0.9, 0.8, 0.0]).step == 3.0
+    assert math.isfinite(forecast([0.9, 0.0, 0.8]).low)

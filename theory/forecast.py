@@ -104,14 +104,15 @@ def forecast(
     for name, share in (("level", level), ("threshold", threshold)):
         if not 0 < share < 1:
             raise ValueError(f"{name} of a forecast lies strictly between 0 and 1, got {share}")
-    y = -np.log(np.asarray(ess, dtype=np.float64))
+    with np.errstate(divide="ignore"):  # an ESS of 0 is beyond every threshold
+        y = -np.log(np.asarray(ess, dtype=np.float64))
     k = np.arange(1, y.size + 1, dtype=np.float64) if lag is None else np.asarray(lag, dtype=np.float64)
     if y.ndim != 1 or k.shape != y.shape:
         raise ValueError(f"forecast needs one ESS and one lag per step, got {y.shape} and {k.shape}")
     restart = np.flatnonzero(np.diff(k) <= 0)
     since = restart[-1] + 1 if restart.size else 0
     y, k = y[since:], k[since:]
-    seen = np.isfinite(y) & (y > LEAST) & (k > 0)
+    seen = ~np.isnan(y) & (y > LEAST) & (k > 0)
     if not seen.any():
         return Forecast(math.nan, math.nan, math.nan, level, float(k[-1]) if k.size else math.nan)
     target = math.log(-math.log(threshold))
@@ -119,6 +120,7 @@ def forecast(
     if x[-1] >= target:
         crossed = float(at[np.argmax(x >= target)])
         return Forecast(crossed, crossed, crossed, level, float(at[-1]))
+    x, at = x[np.isfinite(x)], at[np.isfinite(x)]
     models = np.array(list(itertools.product(RELAXATION, WANDERING, READING_ERROR)))
     crossing = _first_passage(_follow(x, at, models), models, at[-1], target, horizon, paths, seed)
     tail = (1 - level) / 2
