@@ -9,8 +9,8 @@ from validation.atomic import TEMPORARY
 from validation.errors import BadUsage
 
 
-def writable(path: Path | None, /) -> None:
-    """Refuse a --json path now and not after minutes of runs.
+def writable(path: Path | None, /, flag: str = "--json") -> None:
+    """Refuse the path of an output now and not after minutes of runs.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def writable(path: Path | None, /) -> None:
             trial.unlink(missing_ok=True)
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise BadUsage(f"--json must name a file that can be written, got {path} ({why})") from None
+        raise BadUsage(f"{flag} must name a file that can be written, got {path} ({why})") from None
 
 
 def folder(path: Path, flag: str, /) -> None:

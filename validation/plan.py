@@ -147,6 +147,8 @@ TUNED = frozenset([0, 1, 2, *range(20, 25), *range(100, 106), *range(110, 115), 
 read here"""
 ENVIRONMENTS = 8
 """Independent repetitions: with eight the Student factor is 2.4, with three it would be 4.3"""
+LAST_SEED = 10**6
+"""Largest block of environments: they are counted up to"""
 RUNS = 3
 """Training seeds of each cell and of each half of the reference"""
 QUANTILE = 0.93
@@ -165,10 +167,12 @@ def environments(seed: int, /) -> tuple[int, ...]:
     Raises
     ------
     ValueError
-        For a negative seed.
+        For a negative seed, or one beyond `LAST_SEED`.
     """
     if seed < 0:
         raise ValueError(f"seed must be >= 0, got {seed}; lower ones reach environments used for tuning")
+    if seed > LAST_SEED:
+        raise ValueError(f"seed must be at most {LAST_SEED}, got {seed}; environments are counted one by one")
     fresh = (e for e in itertools.count() if e not in TUNED)
     return tuple(itertools.islice(fresh, seed * ENVIRONMENTS, (seed + 1) * ENVIRONMENTS))
 

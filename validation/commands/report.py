@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from validation.errors import BadUsage, usage
-from validation.places import folder
+from validation.places import folder, writable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,8 @@ def main(options: Options) -> int:
     from validation.table.gather import FOLDER as TABLES
 
     folder(options.runs, "--runs")
-    folder(options.out.parent, "--out's folder")
+    for flag, path in (("--out", options.out), ("--figure", options.figure), ("--readme", options.readme)):
+        writable(path, flag)
     with usage():
         results = read_results(options.runs)
         curves = [read_curves(options.runs / CHECKS, result.engine) for result in results]
@@ -45,7 +46,7 @@ def main(options: Options) -> int:
     for made in tables:
         _write(options.out.parent / name_of(made), render_table(made))
     if not results:
-        if tables:
+        if tables and options.readme is None and options.figure is None:
             return 0
         raise BadUsage(f"a report needs results, {options.runs} holds none; run `check toy` first")
     from validation.provenance import versions
