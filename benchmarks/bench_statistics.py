@@ -3,11 +3,12 @@
     OMP_NUM_THREADS=1 .venv-verl/bin/python -m pytest benchmarks/bench_statistics.py --benchmark-only
 
 512 x 256 tokens in float32, three quarters of them responses. Ours: exact split, pooled raw ESS at the token
-and the response level, four cumulants, k3, chi2 and k-hat. verl's helper (0.9.1) is its own function, so the
-comparison needs verl's environment and is skipped elsewhere; TRL's metrics (1.16) are computed inside its
-trainer's step, so what they say is written out here: |difference| mean and largest, ratio smallest, mean and
-largest, each read back as a number. The weights are those of token-level truncated IS: verl's call makes its
-metrics in the same breath and cannot be asked for less.
+and the response level, four cumulants, k3, chi2 and k-hat, as a dictionary of numbers; the monitor adds its
+decision. verl's helper (0.9.1) is its own function, so the comparison needs verl's environment and is skipped
+elsewhere; TRL's metrics (1.16) are computed inside its trainer's step, so what they say is written out here:
+|difference| mean and largest, ratio smallest, mean and largest, each read back as a number.
+The weights are those of token-level truncated IS: verl's call makes its metrics in the same breath and cannot
+be asked for less.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ import torch
 from benchmarks.interleaved import Interleaved
 from theory.centering import coefficients
 from theory.corrections import Logps, correction
-from theory.ess import response_ess
-from theory.moments import kl_k3, statistics, step_measures
-from theory.tail import k_hat
+from theory.monitor import Monitor
+from theory.token_measures import token_measures
 
 LIMIT = 0.5
 """Wanted: time of ours over that of verl's helper"""
@@ -34,22 +34,12 @@ SHAPE = (512, 256)
 def tensors() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Log-probs of one batch: engine noise .02, heavy-tailed lag of variance about .1."""
     g = torch.Generator().manual_seed(0)
-    logpi = -torch.rand(SHAPE, generator=g) * 3 - 0.05
+    logpi = -torch.rand(SHAPE, generator=g) * 3 - 3.05
     scale = torch.rand(SHAPE, generator=g) * 0.6
     logpi_s = logpi - scale * torch.randn(SHAPE, generator=g)
     logmu = logpi_s + 0.02 * torch.randn(SHAPE, generator=g)
     lengths = torch.randint(SHAPE[1] // 2, SHAPE[1] + 1, (SHAPE[0], 1), generator=g)
     return logmu, logpi_s, logpi, torch.arange(SHAPE[1])[None] < lengths
-
-
-def ours(
-    logmu: torch.Tensor, logpi_s: torch.Tensor, logpi: torch.Tensor, mask: torch.Tensor
-) -> dict[str, float]:
-    lag = logpi - logpi_s
-    found = step_measures(statistics(logmu, logpi_s, logpi, mask=mask))
-    found["ess_sequence"] = float(response_ess(lag, mask=mask))
-    found["k_hat"] = float(k_hat(lag.reshape(-1), mask=mask.reshape(-1)))
-    return found
 
 
 def trl(
@@ -104,16 +94,18 @@ def test_ours_beside_verls_helper(benchmark, capsys) -> None:
     helper = verl_helper()
     theirs = helper(*batch, level="token")
     # same tensors, same question; their ESS is that of clipped weights, another number
-    k3 = float(kl_k3(statistics(*batch[:3], mask=batch[3]).lag))
+    k3 = token_measures(*batch[:3], mask=batch[3])["kl_k3"]
     assert math.isclose(theirs["rollout_corr/k3_kl"], k3, rel_tol=1e-3)
     variants: dict[str, Callable[[], Any]] = {
-        "ours": lambda: ours(*batch),
+        "ours": lambda: token_measures(*batch[:3], mask=batch[3]),
         "verl, token weights": lambda: helper(*batch, level="token"),
         "verl, sequence weights": lambda: helper(*batch, level="sequence"),
         "verl, metrics only": lambda: helper(*batch, level=None),
-        "ours, with tis weights": lambda: (ours(*batch), core_weights(*batch)),
+        "ours, Monitor": lambda: Monitor(resamples=0).update(*batch[:3], mask=batch[3]),
+        "ours, with tis weights": lambda: (token_measures(*batch[:3], mask=batch[3]), core_weights(*batch)),
     }
     targets = [("stats", "ours", name, LIMIT) for name in list(variants)[1:4]]
+    targets.append(("monitor", "ours, Monitor", "verl, token weights", math.inf))
     targets.append(("both", "ours, with tis weights", "verl, token weights", math.inf))
     show(benchmark, capsys, variants, targets)
 
@@ -124,7 +116,7 @@ def test_ours_beside_trls_metrics(benchmark, capsys) -> None:
         benchmark,
         capsys,
         {
-            "ours, all statistics": lambda: ours(*batch),
+            "ours, all statistics": lambda: token_measures(*batch[:3], mask=batch[3]),
             "TRL, five metrics": lambda: trl(*batch),
             "ours, tis weights": lambda: core_weights(*batch),
             "TRL, tis weights": lambda: trl_weights(batch[0], batch[2], batch[3]),

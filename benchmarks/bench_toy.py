@@ -192,7 +192,7 @@ def draw(got: dict, path: Path) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the figures here as well")
     parser.add_argument("--figure", type=Path, help="draw the growth into this SVG file")
     parser.add_argument("--draw", type=Path, help="draw figures written by --json, measure nothing")

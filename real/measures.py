@@ -26,9 +26,11 @@ def lag_measures(rollout: Rollout, logpi_s_BTV: Tensor, logpi_BTV: Tensor, /) ->
         The trainer's rows at the sampler's weights and now.
     """
     mask_BT, tokens_BT = rollout.mask_BT, rollout.response_BT
-    found = token_measures(
-        rollout.logmu_BT, at_tokens(logpi_s_BTV, tokens_BT), at_tokens(logpi_BTV, tokens_BT), mask=mask_BT
+    logmu_BT, logpi_s_BT, logpi_BT = (
+        x.double()
+        for x in (rollout.logmu_BT, at_tokens(logpi_s_BTV, tokens_BT), at_tokens(logpi_BTV, tokens_BT))
     )
+    found = token_measures(logmu_BT, logpi_s_BT, logpi_BT, mask=mask_BT)
     kl_BT = kl(rollout.logmu_BTV.double(), logpi_BTV.double())
     return found | {"kl_sampler": kl_BT[mask_BT].mean().item()}
 

@@ -18,6 +18,7 @@ from tolerances import algebra
 from theory.arrays import (
     Array,
     largest_entries,
+    largest_last,
     log_expm1_neg,
     log_remainder,
     log_softmax,
@@ -108,6 +109,16 @@ def test_the_largest_entries_are_the_end_of_a_sort_and_nan_is_the_largest(xp, ho
     x = np.array([[0.5, -2.0, math.inf, 3.0, 3.0, -math.inf], [1.0, math.nan, 4.0, 2.0, math.nan, 0.0]])
     got = as_numpy(largest_entries(carry(xp, x), how_many))
     np.testing.assert_array_equal(got, np.sort(x, axis=-1)[:, 6 - how_many :])
+
+
+@pytest.mark.parametrize("how_many", [1, 3, 6])
+def test_the_largest_entries_come_last_in_order_and_the_rest_is_kept(xp, how_many):
+    x = np.array([[0.5, -2.0, math.inf, 3.0, 3.0, -math.inf], [1.0, math.nan, 4.0, 2.0, math.nan, 0.0]])
+    before = carry(xp, x)
+    got = as_numpy(largest_last(before, how_many))
+    np.testing.assert_array_equal(np.sort(got, axis=-1), np.sort(x, axis=-1))
+    np.testing.assert_array_equal(got[:, 6 - how_many :], np.sort(x, axis=-1)[:, 6 - how_many :])
+    np.testing.assert_array_equal(as_numpy(before), x)
 
 
 def test_torch_selects_the_largest_entries_without_sorting_the_rest():

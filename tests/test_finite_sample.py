@@ -16,6 +16,7 @@ from theory.finite_sample import (
     gaussian_ess_bias,
     log_ess_variance,
     missing_mass,
+    numbered,
 )
 
 LN2 = math.log(2)
@@ -147,6 +148,22 @@ def test_the_error_of_the_missing_mass_is_over_groups(rng):
     got = missing_mass(x, np.repeat(np.arange(groups), size))
     assert got.stderr == pytest.approx(np.exp(shared).std(ddof=1) / math.sqrt(groups), rel=1e-9)
     assert missing_mass(x).stderr == pytest.approx(got.stderr / math.sqrt(size), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("group", "index", "count"),
+    [
+        ([0, 1, 1, 2, 0], [0, 1, 1, 2, 0], 3),
+        ([0, 3, 3, 1, 0], [0, 2, 2, 1, 0], 3),
+        ([7, 9, 9, 8, 7], [0, 2, 2, 1, 0], 3),
+        ([-1, 0, 0, 1, -1], [0, 1, 1, 2, 0], 3),
+        (["b", "a", "a", "c", "b"], [1, 0, 0, 2, 1], 3),
+        ([], [], 0),
+    ],
+)
+def test_groups_get_numbers_from_0_whatever_names_them(group, index, count):
+    got, clusters = numbered(np.array(group))
+    assert (got.tolist(), clusters) == (index, count)
 
 
 def test_the_missing_mass_of_nothing_or_of_one_group_has_no_error():

@@ -222,6 +222,11 @@ def test_a_ratio_beyond_float64_is_infinite_and_no_traceback():
         ((None, np.zeros((2, 3)), np.zeros((2, 4))), {}, "one shape"),
         ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"mask": np.ones((2, 2), bool)}, "mask needs"),
         ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"group": np.zeros(3)}, "one entry per response"),
+        (
+            (None, np.zeros((2, 3)), np.zeros((2, 3))),
+            {"group": np.array([np.nan, 1.0])},
+            "which prompt it answers, got 1 NaN",
+        ),
         ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"resamples": -1}, "resamples must be >= 0, got -1"),
         (
             (None, np.zeros((2, 3)), np.zeros((2, 3))),

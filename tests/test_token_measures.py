@@ -11,6 +11,7 @@ import tolerances
 
 from theory.ess import ess_fraction, response_ess
 from theory.records import STEP_COLUMNS
+from theory.tail import k_hat
 from theory.token_measures import token_measures
 
 
@@ -60,3 +61,55 @@ def test_what_was_not_reported_is_absent_and_not_zero(rng: np.random.Generator) 
     d["mu"][np.nonzero(d["mask"])[0][0], np.nonzero(d["mask"])[1][0]] = math.nan
     assert token_measures(d["mu"], d["pi_s"], d["pi"], mask=d["mask"]) == without
     assert token_measures(d["mu"], d["pi_s"], d["pi"], mask=np.zeros_like(d["mask"])) == {}
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_measure_is_the_plain_formula_on_the_tokens_that_count(
+    rng: np.random.Generator, runs: bool, dtype: Any
+) -> None:
+    """Masks of long runs and scattered ones are selected in two ways; a response without tokens is none."""
+    d = draws(rng, (60, 64))
+    shape = d["mask"].shape
+    d["mask"] = np.arange(shape[1]) < rng.integers(0, 65, (60, 1)) if runs else rng.random(shape) < 0.3
+    d["mask"][7] = False
+    logs = {name: d[name].astype(dtype) for name in ("mu", "pi_s", "pi")}
+    got = token_measures(*logs.values(), mask=d["mask"])
+    mu, pi_s, pi = (x.astype(np.float64) for x in logs.values())
+    lag, w = (pi - pi_s)[d["mask"]], np.exp((pi - pi_s)[d["mask"]])
+    summed = np.where(d["mask"], pi - pi_s, 0.0).sum(-1)[d["mask"].any(-1)]
+    dev = lag - lag.mean()
+    wanted = {
+        "ess_token": w.mean() ** 2 / (w**2).mean(),
+        "ess_sequence": np.exp(summed).mean() ** 2 / np.exp(2 * summed).mean(),
+        "ess_total": np.exp(pi - mu)[d["mask"]].mean() ** 2 / np.exp(2 * (pi - mu))[d["mask"]].mean(),
+        "mean_w": w.mean(),
+        "discrepancy_rms": np.sqrt(((mu - pi_s)[d["mask"]] ** 2).mean()),
+        "lag_rms": np.sqrt((lag**2).mean()),
+        "k1": lag.mean(),
+        "k2": (dev**2).mean(),
+        "k3": (dev**3).mean(),
+        "k4": (dev**4).mean() - 3 * (dev**2).mean() ** 2,
+        "kl_k3": (w - 1 - lag).mean(),
+        "chi_square": ((w - 1) ** 2).mean(),
+        "k_hat": float(k_hat(lag)),
+    }
+    assert got.keys() == wanted.keys()
+    # every term of a cumulant or of k3 is below 8
+    assert got == pytest.approx(
+        wanted, rel=tolerances.library(dtype), abs=tolerances.algebra(8.0, dtype=dtype)
+    )
+
+
+def test_an_infinite_ratio_has_an_infinite_lag_and_no_cumulants() -> None:
+    logpi_s = np.full((3, 4), -1.0)
+    found = {}
+    for where in ("pi", "pi_s"):
+        d = {"pi_s": logpi_s.copy(), "pi": logpi_s.copy()}
+        d[where][1, 2] = -math.inf
+        found[where] = token_measures(None, d["pi_s"], d["pi"])
+        assert found[where]["lag_rms"] == math.inf
+        assert not {"k2", "k3", "k4"} & set(found[where])
+    assert found["pi"]["ess_token"] == pytest.approx(11 / 12)
+    assert found["pi_s"]["ess_token"] == pytest.approx(1 / 12)
+    assert found["pi_s"]["mean_w"] == math.inf

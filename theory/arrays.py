@@ -120,6 +120,19 @@ def _asarray(xp: Any, found: Any) -> Any:
     return xp.asarray(found)
 
 
+def largest_last(x: Array, how_many: int, /) -> Array:
+    """Return `x` with its largest entries last along the last axis, those in ascending order.
+
+    NaN counts as largest. NumPy selects without sorting the rest; elsewhere all of it is sorted.
+    """
+    if not isinstance(x, np.ndarray):
+        return namespace(x).sort(x, axis=-1)
+    first = x.shape[-1] - how_many
+    out = np.partition(x, first, axis=-1)
+    out[..., first:].sort(axis=-1)
+    return out
+
+
 def largest_entries(x: Array, how_many: int, /) -> Array:
     """Return the largest entries along the last axis in ascending order, NaN counting as largest.
 
@@ -129,7 +142,7 @@ def largest_entries(x: Array, how_many: int, /) -> Array:
     if is_torch_array(x):
         return xp.flip(xp.topk(x, how_many, dim=-1).values, axis=-1)
     if isinstance(x, np.ndarray):
-        return np.sort(np.partition(x, x.shape[-1] - how_many, axis=-1)[..., x.shape[-1] - how_many :])
+        return largest_last(x, how_many)[..., x.shape[-1] - how_many :]
     return xp.sort(x, axis=-1)[..., x.shape[-1] - how_many :]
 
 
@@ -139,11 +152,8 @@ def count(x: Array, mask: Array | None, /, *, axis: int = -1, dtype: Any = None)
     wide = x.dtype if dtype is None else dtype
     if mask is None:
         n = x.shape[axis]
-        one = (
-            xp.moveaxis(xp.moveaxis(x, axis, 0)[:1, ...], 0, axis)
-            if n
-            else xp.sum(x, axis=axis, keepdims=True)
-        )
+        first = (*(slice(None),) * (axis % x.ndim), slice(0, 1), ...)
+        one = x[first] if n else xp.sum(x, axis=axis, keepdims=True)
         return xp.full_like(one, float(n), dtype=wide)
     ones = xp.where(mask, xp.ones_like(x), xp.zeros_like(x))
     return xp.sum(ones, axis=axis, keepdims=True, dtype=wide)

@@ -99,7 +99,8 @@ def cumulants(
     mean = xp.sum(p * x, axis=axis, keepdims=True)
     finite = xp.isfinite(mean)
     dev = xp.where(finite, x, xp.zeros_like(x)) - xp.where(finite, mean, xp.zeros_like(mean))
-    m2, m3, m4 = (xp.sum(p * dev**order, axis=axis) for order in (2, 3, 4))
+    square = dev * dev
+    m2, m3, m4 = (xp.sum(p * power, axis=axis) for power in (square, square * dev, square * square))
     mean = xp.squeeze(mean, axis=axis)
     nan = xp.full_like(mean, float("nan"))
     first = xp.where(xp.squeeze(nothing, axis=axis), nan, mean)

@@ -122,12 +122,22 @@ def _cluster_sums(x: np.ndarray, group: np.ndarray | None) -> np.ndarray:
     else:
         if np.shape(group) != x.shape:
             raise ValueError(f"group must have one entry per draw, got {np.shape(group)} for {x.shape}")
-        names, index = np.unique(group, return_inverse=True)
-        clusters = names.size
+        index, clusters = numbered(group)
     w = np.exp(x - x.max()) if np.isfinite(x.max()) else np.exp(x)
     return np.stack(
         [np.bincount(index, weights=v, minlength=clusters) for v in (np.ones_like(w), w, w * w)], axis=-1
     )
+
+
+def numbered(group: np.ndarray, /) -> tuple[np.ndarray, int]:
+    """Give groups numbers from 0, and count them; what already is such numbers is not sorted for it."""
+    group = np.asarray(group).ravel()
+    if group.size and group.dtype.kind in "iu" and group.min() == 0 and group.max() < group.size:
+        seen = np.bincount(group) > 0
+        if seen.all():
+            return group, seen.size
+    names, index = np.unique(group, return_inverse=True)
+    return index, names.size
 
 
 class MissingMass(NamedTuple):
@@ -163,8 +173,7 @@ def missing_mass(log_ratio: np.ndarray, group: np.ndarray | None = None, /) -> M
         return MissingMass(math.nan, math.nan)
     with np.errstate(over="ignore"):  # a mean beyond float64 is infinite, and said to be
         mean = float(np.exp(logsumexp(x) - math.log(x.size)))
-    index = np.arange(x.size) if group is None else np.unique(group, return_inverse=True)[1]
-    clusters = int(index.max()) + 1
+    index, clusters = (np.arange(x.size), x.size) if group is None else numbered(group)
     if clusters < 2 or not math.isfinite(mean):
         return MissingMass(1 - mean, math.nan)
     with np.errstate(over="ignore"):

@@ -149,9 +149,11 @@ def cumulants_of(state: MomentState, /) -> Cumulants:
 
 
 def root_mean_square(state: MomentState, /) -> Array:
-    """Root of the mean square of the numbers themselves, in their unit; NaN for none."""
+    """Root of the mean square of the numbers themselves, in their unit; NaN for none, inf where one is."""
     mean, variance, _, _ = cumulants_of(state)
-    return namespace(state.n).sqrt(mean**2 + variance)
+    xp = namespace(state.n)
+    spread = xp.where(xp.isinf(mean), xp.zeros_like(mean), variance)
+    return xp.sqrt(mean**2 + spread)
 
 
 def mean_ratio(state: EssState, /) -> Array:
@@ -222,6 +224,8 @@ def statistics(
                 moment_state(mu - pi_s, dtype=wide),
             )
         )
+    if len(found) == 1:
+        return found[0]
     stacked = _leaves(lambda *x: namespace(*x).stack(x), *found)
     return _merged(stacked, len(found), merge_statistics)
 
@@ -264,6 +268,8 @@ def step_measures(state: Statistics, /) -> dict[str, float]:
         "discrepancy_rms": root_mean_square(state.discrepancy),
         "lag_rms": root_mean_square(state.lag.moments),
         **cumulants_of(state.lag.moments)._asdict(),
+        "kl_k3": kl_k3(state.lag),
+        "chi_square": chi_square(state.lag.ess),
     }
     return {name: float(value) for name, value in found.items()}
 

@@ -4,7 +4,7 @@ The sample ESS alone fires late twice over: heavy tails make it read high, and b
 mass the trainer has moved where the sampler never goes. The rule here looks at both: the ESS with its tail
 put back (`theory.tail_ess`), and the shortfall ``1 - mean(w)``, which estimates the missing mass. Beside them
 stand the plain ESS with a cluster-bootstrap interval, and k-hat. Arrays of any library are taken; everything
-is computed in NumPy float64. Claim ``monitor``.
+is decided in NumPy float64. Claim ``monitor``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from theory.cumulants import Cumulants, cumulants
-from theory.decomposition import split
-from theory.ess import ess_fraction, response_log_ratio
-from theory.finite_sample import EssInterval, MissingMass, ess_interval, missing_mass
+from theory.batch import TokenBatch, token_batch
+from theory.cumulants import Cumulants
+from theory.finite_sample import EssInterval, MissingMass, ess_interval, missing_mass, numbered
 from theory.forecast import Forecast, forecast
 from theory.resync import FAILURE_THRESHOLD, should_resync
 from theory.tail import k_hat, tail_draws
 from theory.tail_ess import tail_corrected_ess
-
-ROUNDING = 0.125
-"""Nats a log-prob may be above 0: half the spacing of bfloat16 from 32 on, where logits are"""
+from theory.token_measures import measures_of
 
 STEADY_OVER = 5
 """Batches whose tail indices are averaged: one estimate of k scatters by .1, and the correction with it"""
@@ -90,6 +87,9 @@ class Reading(NamedTuple):
     missing: MissingMass
     cumulants: Cumulants
     """Of the token log-ratio, powers of nats"""
+    kl_k3: float
+    """The k3 estimate of ``KL(pi_s||pi)``, nats"""
+    chi_square: float
     resync: bool
     reasons: tuple[str, ...]
     """Why; empty where no resync is asked for"""
@@ -105,6 +105,8 @@ class Reading(NamedTuple):
             "k2": float(k.k2),
             "k3": float(k.k3),
             "k4": float(k.k4),
+            "kl_k3": self.kl_k3,
+            "chi_square": self.chi_square,
             "k_hat": self.k_hat,
             "mean_w": 1 - self.missing.value,
             "discrepancy_rms": self.discrepancy_rms,
@@ -161,48 +163,53 @@ def read_batch(
     if resamples < 0:
         raise ValueError(f"resamples must be >= 0, got {resamples}; 0 leaves the interval out")
     rule = trigger or Trigger()
-    ps, pi = _host(logpi_s), _host(logpi)
-    if ps.ndim != 2:
-        raise ValueError(f"a batch is (responses, tokens), got shape {ps.shape}; add the missing axis")
-    mu = ps if logmu is None else _host(logmu)
-    d, minus_log_w = split(mu, ps, pi)
-    valid = np.ones(ps.shape, dtype=bool) if mask is None else _host(mask, bool)
-    if valid.shape != ps.shape:
-        raise ValueError(f"mask needs the shape of the log-probs {ps.shape}, got {valid.shape}")
-    refuse_positive(valid, logmu=mu, logpi_s=ps, logpi=pi)
-    members = np.arange(len(ps)) if group is None else np.asarray(group)
-    if members.shape != (len(ps),):
-        raise ValueError(f"group needs one entry per response ({len(ps)}), got shape {members.shape}")
-
-    token = -minus_log_w[valid]
-    response = response_log_ratio(-minus_log_w, mask=valid)
-    spoken = valid.any(axis=-1)
-    response = response[spoken]
-    token_group = np.broadcast_to(members[:, None], ps.shape)[valid]
-    chosen, of = (token, token_group) if rule.level == "token" else (response, members[spoken])
-    k = float(k_hat(chosen)) if chosen.size else math.nan
+    batch = token_batch(logmu, logpi_s, logpi, mask=mask)
+    prompt = _prompt_of_each_token(group, batch)
+    found = measures_of(batch)
+    by_token = rule.level == "token"
+    token, response = (x.astype(np.float64, copy=False) for x in (batch.lag, batch.response_lag))
+    chosen = token if by_token else response
+    k = found["k_hat"] if by_token else float(k_hat(chosen)) if chosen.size else math.nan
     steady = np.asarray(_cautious_index([*k_before, k], chosen.size, rule.caution))
     corrected = float(tail_corrected_ess(chosen, index=steady)) if chosen.size else math.nan
-    missing = missing_mass(token, token_group)
+    missing = missing_mass(token, prompt[0])
     reasons = _reasons(rule, corrected, missing, token)
     return Reading(
         tokens=int(token.size),
-        responses=int(spoken.sum()),
-        discrepancy_rms=_rms(d[valid]) if logmu is not None else math.nan,
-        lag_rms=_rms(token),
-        ess_token=float(ess_fraction(token)),
-        ess_sequence=float(ess_fraction(response)),
-        ess_total=float(ess_fraction(token - d[valid])) if logmu is not None else math.nan,
+        responses=int(response.size),
+        discrepancy_rms=found["discrepancy_rms"],
+        lag_rms=found["lag_rms"],
+        ess_token=found["ess_token"],
+        ess_sequence=found["ess_sequence"],
+        ess_total=found["ess_total"],
         ess_corrected=corrected,
-        interval=ess_interval(chosen, of, resamples=resamples, seed=seed)
+        interval=ess_interval(chosen, prompt[0 if by_token else 1], resamples=resamples, seed=seed)
         if resamples
-        else EssInterval(float(ess_fraction(chosen)), math.nan, math.nan, 0),
+        else EssInterval(found["ess_token" if by_token else "ess_sequence"], math.nan, math.nan, 0),
         k_hat=k,
         missing=missing,
-        cumulants=Cumulants(*(float(k) for k in cumulants(token))),
+        cumulants=Cumulants(*(found[name] for name in Cumulants._fields)),
+        kl_k3=found["kl_k3"],
+        chi_square=found["chi_square"],
         resync=bool(reasons),
         reasons=reasons,
     )
+
+
+def _prompt_of_each_token(group: Any, batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of the prompt of each token, and of each response, that counts."""
+    members = np.arange(len(batch.length)) if group is None else np.asarray(group)
+    if members.shape != batch.length.shape:
+        raise ValueError(
+            f"group needs one entry per response ({len(batch.length)}), got shape {members.shape}"
+        )
+    if members.dtype.kind == "f" and (unknown := int(np.isnan(members).sum())):
+        raise ValueError(
+            f"group says of every response which prompt it answers, got {unknown} NaN; fill them in"
+        )
+    spoken = batch.length > 0
+    of_response, _ = numbered(members[spoken])
+    return np.repeat(of_response, batch.length[spoken]), of_response
 
 
 def _cautious_index(k: Sequence[float], draws: int, caution: float) -> float:
@@ -232,40 +239,6 @@ def _reasons(rule: Trigger, ess: float, missing: MissingMass, token: np.ndarray)
     if surely > rule.missing_above:
         reasons.append(f"{missing.value:.1%} of the trainer's mass is off the sampler's support")
     return tuple(reasons)
-
-
-def _rms(x: np.ndarray) -> float:
-    return math.sqrt(float(np.mean(x**2))) if x.size else math.nan
-
-
-def refuse_positive(valid: np.ndarray, **logs: np.ndarray) -> None:
-    """Refuse what cannot be log-probs at tokens that count: probabilities, or losses.
-
-    Raises
-    ------
-    ValueError
-        Naming the array, by its keyword, and its largest number.
-    """
-    for name, x in logs.items():
-        above = (x > ROUNDING) & valid
-        if above.any():
-            raise ValueError(
-                f"log-probs are at most 0 (and {ROUNDING} of rounding), got {int(above.sum())} above in "
-                f"{name}, the largest {x[above].max():.3g}; pass logs of probabilities"
-            )
-
-
-def _host(x: Any, dtype: Any = np.float64) -> np.ndarray:
-    """Array of any library as NumPy: off the graph and off the device where it has one."""
-    if hasattr(x, "detach"):
-        x = x.detach().cpu()
-        x = x.double() if x.is_floating_point() else x  # NumPy has no bfloat16
-    x = np.asarray(x)
-    if np.iscomplexobj(x):
-        raise ValueError(f"log-probs and masks are real, got {x.dtype}; drop what is imaginary first")
-    if dtype is bool and x.dtype != bool and (unknown := int(np.isnan(x.astype(np.float64)).sum())):
-        raise ValueError(f"a mask says of every token whether it counts, got {unknown} NaN; fill them in")
-    return x.astype(dtype, copy=False)
 
 
 @dataclass(slots=True)

@@ -63,6 +63,8 @@ STEP_COLUMNS = _columns(
     k2=("nats^2", "variance of log w"),
     k3=("nats^3", "third cumulant of log w"),
     k4=("nats^4", "fourth cumulant of log w"),
+    kl_k3=("nats", "mean of w - 1 - log w over sampled tokens, the k3 estimate of KL(pi_s||pi)"),
+    chi_square=("-", "mean of (w - 1)^2 over sampled tokens"),
     k_hat=("-", "Pareto tail index of w"),
     mean_w=(
         "share",

@@ -108,15 +108,15 @@ def _k_hat(log_tail: Array, log_cutoff: Array, count: Array) -> Array:
     )
     excess = xp.where(fits, excess, minus_infinity)
 
-    rest = log_expm1_neg(excess - largest)
+    # log(1 - b x) = log(1 - x/largest + spread x/quartile), its two terms scaled so that neither overflows
+    beyond = excess - quartile
+    shift = xp.maximum(beyond, zero)
+    fixed, moving = xp.exp(log_expm1_neg(excess - largest) - shift), xp.exp(beyond - shift)
 
     def log_terms(spread: Array) -> Array:
-        """``log(1 - b x)`` (..., J, m) at the points ``b = 1/largest - spread/quartile`` (..., J)."""
-        # a library's logaddexp goes entry by entry; these vectorise. No two infinities meet: the first is
-        # -inf at the largest excess alone, the second where there is none
-        fixed = rest[..., None, :] + xp.zeros_like(spread)[..., None]
-        moving = xp.log(spread)[..., None] + (excess - quartile)[..., None, :]
-        return xp.maximum(fixed, moving) + xp.log(1 + xp.exp(-xp.abs(fixed - moving)))
+        """Sum over the tail of ``log(1 - b x)`` at ``b = 1/largest - spread/quartile`` (..., J)."""
+        terms = xp.log(fixed[..., None, :] + spread[..., None] * moving[..., None, :])
+        return xp.sum(terms, axis=-1) + xp.sum(shift, axis=-1, keepdims=True)
 
     # points of the quadrature over b; 3 spreads its prior, in units of the first quartile
     points = 30 + xp.floor(xp.sqrt(count))
@@ -124,7 +124,7 @@ def _k_hat(log_tail: Array, log_cutoff: Array, count: Array) -> Array:
     index = xp.cumulative_sum(xp.ones_like(xp.broadcast_to(one, (*one.shape[:-1], most))), axis=-1)
     used = index <= points
     spread = xp.where(used, (xp.sqrt(points / (index - 0.5)) - 1) / 3, xp.ones_like(index))
-    k = xp.sum(log_terms(spread), axis=-1) / count
+    k = log_terms(spread) / count
     b = xp.exp(quartile - largest) - spread
     defined = used & (b != 0) & (k != 0)
     ratio = xp.where(defined, -b, xp.ones_like(k)) / xp.where(defined, k, xp.ones_like(k))
@@ -133,7 +133,7 @@ def _k_hat(log_tail: Array, log_cutoff: Array, count: Array) -> Array:
     log_likelihood = xp.where(defined, count * (xp.log(ratio) - k - 1), none)
     weight = xp.exp(log_likelihood - xp.max(log_likelihood, axis=-1, keepdims=True))
     posterior = xp.sum(spread * weight, axis=-1, keepdims=True) / xp.sum(weight, axis=-1, keepdims=True)
-    shape = xp.sum(log_terms(posterior), axis=-1) / count
+    shape = log_terms(posterior) / count
     # prior worth 10 draws at k = 1/2; Vehtari et al. 2024
     shape = (count * shape + 5.0) / (count + 10.0)
     return xp.squeeze(xp.where(fits, shape, float("nan") * one), axis=-1)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from theory.monitor import read_batch, refuse_positive
+from theory.batch import refuse_positive
+from theory.monitor import read_batch
 from validation.audit.block import UNKNOWN, pack
 from validation.audit.errors import BadLog, one_line
 from validation.audit.readers import canonical
@@ -66,7 +67,7 @@ def response_of(record: Any, source: Source, line: int, /) -> Response:
         raise ValueError(f"reward must be a finite number, got {one_line(record['reward'], limit=40)}")
     logs = {name: block.tokens[ours] for name, ours in COLUMNS.items() if ours in block.tokens}
     mask = block.tokens["mask"]
-    refuse_positive(mask, **logs)
+    refuse_positive(**{name: x[mask] for name, x in logs.items()})
     return Response(step, logs, mask, reward, None if version == UNKNOWN else version)
 
 
