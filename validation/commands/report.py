@@ -35,6 +35,7 @@ def main(options: Options) -> int:
     from validation.table.gather import FOLDER as TABLES
 
     folder(options.runs, "--runs")
+    folder(options.out.parent, "--out's folder")
     for flag, path in (("--out", options.out), ("--figure", options.figure), ("--readme", options.readme)):
         writable(path, flag)
     with usage():
