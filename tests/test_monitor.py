@@ -236,6 +236,7 @@ def test_a_ratio_beyond_float64_is_infinite_and_no_traceback():
         ((None, np.zeros((2, 3), complex), np.zeros((2, 3))), {}, "are real, got complex128"),
         ((np.full((2, 3), 0.5), np.zeros((2, 3)), np.zeros((2, 3))), {}, "got 6 above in logmu, the largest"),
         ((None, np.zeros((2, 3)), np.full((2, 3), np.inf)), {}, "got 6 above in logpi, the largest inf"),
+        ((None, np.zeros((1, 2)), np.array([[np.nan, 0.5]])), {}, "got 1 above in logpi, the largest 0.5"),
     ],
 )
 def test_what_is_no_batch_of_log_probs_is_refused(arrays, options, message):
