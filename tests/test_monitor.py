@@ -12,6 +12,7 @@ from tolerances import MONTE_CARLO_Z, algebra
 
 from theory.crossing import first_below
 from theory.ess import ess_fraction
+from theory.finite_sample import missing_mass
 from theory.monitor import Monitor, Trigger, read_batch
 from theory.records import StepRecord
 from theory.tail import k_hat, tail_draws
@@ -309,6 +310,19 @@ def test_mass_that_leaves_the_support_fires_where_ess_is_blind(rng):
     few = read_batch(None, *logs(np.log([[2.0], [0.3], [0.3], [0.6]])), trigger=Trigger(ess_below=0.0))
     assert few.missing.value == pytest.approx(0.2)
     assert not few.resync
+
+
+def test_the_error_of_the_missing_mass_is_over_prompts(rng):
+    """Responses to one prompt share their shift here, so that they say no more than one."""
+    shift = np.repeat(rng.normal(0, 0.5, 16), 4)
+    logpi_s, logpi = logs(np.broadcast_to(shift[:, None], (64, 8)) - 1.0)
+    mask = np.arange(8) < rng.integers(0, 9, (64, 1))
+    prompt = np.repeat(np.arange(16), 4)
+    got = read_batch(None, logpi_s, logpi, mask=mask, group=prompt, resamples=0)
+    log_w = (logpi - logpi_s)[mask]
+    assert got.missing == missing_mass(log_w, np.broadcast_to(prompt[:, None], mask.shape)[mask])
+    alone = read_batch(None, logpi_s, logpi, mask=mask, resamples=0)
+    assert got.missing.stderr > 1.5 * alone.missing.stderr
 
 
 def test_the_level_of_the_trigger_decides_whose_ess_counts(rng):
