@@ -19,6 +19,7 @@ import numpy as np
 from theory.ess import EssState, ess_state, merge_states
 from validation.audit.block import UNKNOWN, Block
 from validation.audit.peers import PeerSums
+from validation.audit.signs import Signs
 from validation.audit.sums import (
     POSITION_EDGES,
     PROBABILITY_EDGES,
@@ -51,6 +52,12 @@ class Place(NamedTuple):
     logmu: float
     reference: float
 
+    @property
+    def words(self) -> str:
+        """Where it stands, for messages."""
+        step = f"step {self.step}, " if self.step != UNKNOWN else ""
+        return f"{step}line {self.line} position {self.position}"
+
 
 class Sample:
     """Columns of sampled whole rows; tokens of row i are ``starts[i]:starts[i + 1]``."""
@@ -80,6 +87,7 @@ class Collector:
         """Tokens under the mask by (column, what is wrong)"""
         self.broken_rows: Counter[tuple[str, str]] = Counter()
         self.broken_places: dict[tuple[str, str], list[Place]] = {}
+        self.signs = {name: Signs() for name in LOGPS}
         self.length_errors: Counter[int] = Counter()
         self.id_errors = [0, 0]
         """Rows whose two id lists differ, and tokens that differ"""
@@ -135,12 +143,20 @@ class Collector:
             good = in_use(column) if name in LOGPS else np.isfinite(column)
             self.measured[name] += int((good & mask).sum())
             usable[name] = good & mask
+            if name in self.signs:
+                self._note_signs(block, self.signs[name], column, usable[name])
             if good.all():
                 continue
             bad = mask & ~good
             if bad.any():
                 self._note_bad_column(block, name, column, bad)
         return usable
+
+    def _note_signs(self, block: Block, signs: Signs, column: np.ndarray, usable: np.ndarray) -> None:
+        at = signs.add(column, usable)
+        if at.size:
+            signs.rows += len(np.unique(block.row_of_token[at]))
+            signs.places += [self._place(block, int(t), 0.0).words for t in at[: 3 - len(signs.places)]]
 
     def _note_bad_column(self, block: Block, name: str, column: np.ndarray, bad: np.ndarray) -> None:
         owner, rows = block.row_of_token, len(block.starts) - 1

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from theory.records import Provenance
 from validation.audit.collect import Collector
+from validation.audit.detectors import not_logs
 from validation.audit.evidence import Evidence
 from validation.audit.source import Log
 
@@ -26,6 +27,12 @@ def of(
         elif not log.advice:
             out.append("the files hold no record at all")
         return out
+    for name, signs in collected.signs.items():
+        if signs.above and not_logs.within_noise(evidence, name):
+            out.append(
+                f"whether these are normalised log-probs: {not_logs.told(name, signs)}, no more than it"
+                f" differs by elsewhere; {not_logs.REMEDY}"
+            )
     if not collected.measured["logmu"]:
         out.append("the engine's log-probs (mu) were not logged: no mismatch can be measured")
     if not collected.discrepancy.n:

@@ -25,6 +25,7 @@ from validation.audit.detectors import (
     lag_course,
     metrics,
     non_finite,
+    not_logs,
     numerics,
     processed,
     sampled,
@@ -118,7 +119,10 @@ def detect(evidence: Evidence, forecast: Mapping[str, Any] | None = None, /) -> 
 
     Each leaves out the tokens an earlier one accounts for.
     """
-    found = [*non_finite.detect(evidence), *fills.detect(evidence), *alignment.detect(evidence)]
+    if wrong := not_logs.columns(evidence):
+        return wrong  # whatever else they look like, they are no log-probs
+    found = [*non_finite.detect(evidence), *fills.detect(evidence), *not_logs.detect(evidence)]
+    found += alignment.detect(evidence)
     copied = bypass.detect(evidence)
     told = sampled.detect(evidence) or processed.detect(evidence) or calibration.detect(evidence)
     found += [*told, *copied]

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 from theory.ess import ess_fraction
-from validation.audit.block import UNKNOWN
 from validation.audit.collect import Place
 from validation.audit.evidence import Evidence
 from validation.audit.finding import Figure, Finding
@@ -85,11 +84,7 @@ _REMEDY = {
 
 
 def _places(places: list[Place]) -> str:
-    shown = []
-    for p in places[:3]:
-        step = f"step {p.step}, " if p.step != UNKNOWN else ""
-        shown.append(f"{step}line {p.line} position {p.position}")
-    return "; ".join(shown)
+    return "; ".join(p.words for p in places[:3])
 
 
 def _dominating(evidence: Evidence) -> list[Finding]:

@@ -53,12 +53,8 @@ def detect(evidence: Evidence, /) -> list[Finding]:
 
 
 def _units(evidence: Evidence) -> Finding | None:
-    """Probabilities, other bases, or a flipped sign in place of natural logs."""
+    """Other bases, or a multiple, in place of natural logs."""
     mu, ref = evidence.mu[evidence.live], evidence.ref[evidence.live]
-    if (mu >= 0).mean() > 0.98 and mu.max() <= 1 + 1e-6 and (ref <= 1e-6).mean() > 0.9 and mu.std() > 0:
-        return _unit_finding(
-            "probabilities, not their logs", float((mu >= 0).mean()), "share of values in [0, 1]"
-        )
     square = float(mu @ mu)
     if square == 0:
         return None
