@@ -8,13 +8,13 @@ is stopped goes on with the same command, to the same weights.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,6 +23,8 @@ from rich.progress import Progress, TextColumn, TimeRemainingColumn
 from safetensors.torch import save_file
 
 from real import checkpoint
+from real.command_line import start
+from real.errors import BadUsage, running
 from real.evaluate import evaluate
 from real.model import at_tokens, build, row_logps, without_tied
 from real.recipe import RECIPES, Recipe, examples
@@ -144,52 +146,59 @@ def save(model: transformers.Qwen3ForCausalLM, path: Path, metadata: dict[str, s
         beside.unlink(missing_ok=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Make a task's warm start from nothing."""
+
+    task: TaskName = "countdown"
+    """What the model learns"""
+    out: Path | None = None
+    """File to write; the task's shipped one if left out"""
+    steps: int | None = None
+    """Updates; those of the task's recipe if left out"""
+    seed: int = 0
+    """Of the weights and of the draws"""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Train, measure on held-out problems, write; 0 when the file is there, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(
-        prog="python -m real.warmstart", description="Make a task's warm start from nothing."
-    )
-    parser.add_argument("--task", choices=list(TASKS), default="countdown")
-    parser.add_argument("--out", type=Path, help="file to write (default: the task's shipped one)")
-    parser.add_argument("--steps", type=int, help="updates (default: the task's recipe)")
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args(arguments)
-    name: TaskName = options.task
+    return start(Settings, "python -m real.warmstart", _main, arguments=arguments)
+
+
+def _main(options: Settings) -> int:
+    name = options.task
     recipe = RECIPES[name]
     if options.steps is not None:
+        if options.steps < 1:
+            raise BadUsage(f"--steps must be >= 1, got {options.steps}; leave it out for the recipe's")
         recipe = dataclasses.replace(recipe, steps=options.steps)
-    if recipe.steps < 1:
-        print(f"--steps must be >= 1, got {recipe.steps}", file=sys.stderr)
-        return 2
     out: Path = options.out or TASKS[name].checkpoint
     state = out.with_name(out.name + ".state")
+    command = f"python -m real.warmstart --task {name} --steps {recipe.steps} --seed {options.seed}"
     started = time.process_time()
     try:
-        model = _train_shown(name, seed=options.seed, recipe=recipe, state=state)
-        seconds = time.process_time() - started
-        environment = Mini(sampler="torch", task=name, tau=1.0)
-        right = evaluate(model, environment, seed=options.seed).accuracy
-        metadata = {
-            "task": name,
-            "command": f"python -m real.warmstart --task {name} --steps {recipe.steps} --seed {options.seed}",
-            "seed": str(options.seed),
-            "steps": str(recipe.steps),
-            "cpu_seconds_last_sitting": f"{seconds:.0f}",
-            "accuracy_held_out": f"{right.value:.4f}",
-            "accuracy_stderr": f"{right.stderr:.4f}",
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        }
-        save(model, out, metadata)
-        state.unlink(missing_ok=True)
-    except (ValueError, OSError) as error:
-        print(f"python -m real.warmstart: {error}", file=sys.stderr)
-        return 1
+        with running():
+            model = _train_shown(name, seed=options.seed, recipe=recipe, state=state)
+            seconds = time.process_time() - started
+            environment = Mini(sampler="torch", task=name, tau=1.0)
+            right = evaluate(model, environment, seed=options.seed).accuracy
+            metadata = {
+                "task": name,
+                "command": command,
+                "seed": str(options.seed),
+                "steps": str(recipe.steps),
+                "cpu_seconds_last_sitting": f"{seconds:.0f}",
+                "accuracy_held_out": f"{right.value:.4f}",
+                "accuracy_stderr": f"{right.stderr:.4f}",
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            }
+            save(model, out, metadata)
+            state.unlink(missing_ok=True)
     except KeyboardInterrupt:
         kept = f"{state} keeps what was done" if state.exists() else "nothing was written"
-        print(f"interrupted: {kept}; go on with the same command", file=sys.stderr)
-        return 130
+        raise KeyboardInterrupt(f"{kept}; go on with the same command") from None
     print(
         f"{out}: accuracy {right.value:.3f} +- {right.stderr:.3f} on held-out problems, {seconds:.0f} CPU-s"
     )

@@ -423,7 +423,7 @@ def test_the_command_line_plans_and_refuses_in_one_line(capsys: pytest.CaptureFi
     assert "vLLM       LLM('Qwen/Qwen3-0.6B'," in capsys.readouterr().out
     assert main(["--plan", "--correction", "nonsense"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("python -m real.fullsize: unknown correction 'nonsense'")
+    assert error.startswith("lagfloor: unknown correction 'nonsense'")
     assert error.count("\n") == 1
 
 

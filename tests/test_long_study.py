@@ -9,6 +9,7 @@ import pytest
 import torch
 from tolerances import MONTE_CARLO_Z, OTHER_LIBRARY_FLOAT32
 
+from real.command_line import guarded, parse
 from real.evaluate import held_out, kl_on_prefixes, off_support, own_samples, prompt_ids
 from real.exits import SEGMENTS, exits, start
 from real.long.search import SEARCH
@@ -23,7 +24,6 @@ from theory.experiment import Numerics
 from theory.records import Trace
 from validation import long_responses as study
 from validation.check import Verdict, conclude
-from validation.cli import guarded, parse
 from validation.plan import DLC, IS, IS_RESYNC, ON_POLICY, PG
 
 TINY = Mini(task="search", eval_every=2, eval_prompts=12, eval_samples=1)

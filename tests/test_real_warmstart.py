@@ -105,12 +105,16 @@ def test_an_interrupted_recipe_leaves_the_old_file_and_no_half_of_a_new_one(monk
     assert warmstart.main(["--out", str(out), "--steps", "3"]) == 130
     assert out.read_bytes() == b"the old one"
     assert [p.name for p in tmp_path.iterdir()] == ["mini.safetensors"]
-    assert capsys.readouterr().err.startswith("interrupted: nothing was written")
+    assert capsys.readouterr().err == (
+        "\nlagfloor: interrupted; nothing was written; go on with the same command\n"
+    )
 
 
 def test_no_steps_are_refused_in_one_line(capsys):
     assert warmstart.main(["--steps", "0"]) == 2
-    assert capsys.readouterr().err == "--steps must be >= 1, got 0\n"
+    assert capsys.readouterr().err == (
+        "lagfloor: --steps must be >= 1, got 0; leave it out for the recipe's\n"
+    )
 
 
 def test_the_learning_rate_warms_up_and_falls_but_never_to_nothing():

@@ -336,7 +336,6 @@ def _draw(all_courses: Sequence[Course], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    from validation.cli import guarded, parse
+    from real.command_line import start
 
-    name = "python -m validation.long_responses"
-    sys.exit(guarded(lambda: main(parse(Options, name, sys.argv[1:], about=(__doc__ or "").split("\n")[0]))))
+    sys.exit(start(Options, "python -m validation.long_responses", main))

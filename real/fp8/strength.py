@@ -9,10 +9,10 @@ most), not the size. Suffixes as in `real.samplers.base`.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal
 
 from real import process
 
@@ -21,6 +21,8 @@ process.prepare()
 import torch  # noqa: E402 - after its variables are set
 
 from real import countdown  # noqa: E402
+from real.command_line import start  # noqa: E402
+from real.errors import running  # noqa: E402
 from real.evaluate import prompt_ids  # noqa: E402
 from real.fp8.recipe import RECIPES, Recipe  # noqa: E402
 from real.model import at_tokens, flatten, load, row_logps  # noqa: E402
@@ -107,12 +109,28 @@ def measure(sampler: Sampler, *, prompts: int = 64, samples: int = 8, seed: int 
     )
 
 
-def main() -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How far each precision moves the sampler, on the mini-Qwen3."""
+
+    sampler: Literal["torch", "vllm"] = "torch"
+    """Whose engine rounds"""
+    seed: int = 0
+    """Of the responses"""
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sampler", choices=("torch", "vllm"), default="torch")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    return start(Settings, "python -m real.fp8.strength", _main, arguments=arguments)
+
+
+def _main(given: Settings) -> int:
+    with running():
+        _table(given)
+    return 0
+
+
+def _table(given: Settings) -> None:
     buckets = " ".join(f"p<{edge:g}".rjust(7) for edge in BUCKETS[1:])
     print(f"{'':24s} {'rms':>7s} {'kurt':>6s} {'mean':>7s} {'KL':>8s} {'ESS':>6s}   mean |d| by probability")
     print(f"{'':64s} {buckets}")
@@ -138,7 +156,6 @@ def main() -> int:
     for name, (rms, rest) in PUBLIC.items():
         cells = " ".join(f"{x:7.4f}" for x in rest) or "  not published"
         print(f"{name:24s} {rms:7.4f} {'':30s}    {cells}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ python -m real.fullsize --environment.model ./Qwen3-0.6B --correction dlc --sync
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from real import process
+from real.command_line import start
+from real.errors import running, usage
 from real.fullsize.settings import FullSize
-from theory.faults import EngineFault
 
 if TYPE_CHECKING:
     from theory.advantage import Baseline
@@ -76,16 +76,17 @@ def _show(record: StepRecord) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run from the command line; a wrong setting is one line and exit code 2."""
-    import tyro
+    """Run from the command line; a wrong setting is one line and exit code 2, Ctrl-C one and 130."""
+    return start(Settings, "python -m real.fullsize", _main, arguments=argv)
 
-    try:
-        settings = tyro.cli(Settings, prog="python -m real.fullsize", description=__doc__, args=argv)
-        if not Path(settings.environment.model).exists():
-            # a hub id has to be looked up; everything else stays offline
-            os.environ.setdefault("HF_HUB_OFFLINE", "0")
-            os.environ.setdefault("TRANSFORMERS_OFFLINE", "0")
-        process.prepare()
+
+def _main(settings: Settings) -> int:
+    if not Path(settings.environment.model).exists():
+        # a hub id has to be looked up; everything else stays offline
+        os.environ.setdefault("HF_HUB_OFFLINE", "0")
+        os.environ.setdefault("TRANSFORMERS_OFFLINE", "0")
+    process.prepare()
+    with usage():
         job = experiment(settings)
         from real.fullsize.devices import cards
         from real.fullsize.plan import assumed_cards, plan
@@ -94,15 +95,19 @@ def main(argv: list[str] | None = None) -> int:
             found = cards() or assumed_cards(settings.assume_cards, settings.assume_gib)
             print(plan(job, found))
             return 0
-        from real.fullsize.loop import run
+    from real.fullsize.loop import run
 
-        result = run(job, on_step=_show, checkpoint=settings.checkpoint, resume=bool(settings.checkpoint))
-    except ValueError as error:
-        print(f"python -m real.fullsize: {error}", file=sys.stderr)
-        return 2
-    except (EngineFault, OSError) as error:
-        print(f"python -m real.fullsize: {error}", file=sys.stderr)
-        return 1
+    folder = settings.checkpoint
+    try:
+        with running(), usage():  # a setting that only the weights can refuse is bad usage
+            result = run(job, on_step=_show, checkpoint=folder, resume=bool(folder))
+    except KeyboardInterrupt:
+        kept = (
+            "nothing was written; with --checkpoint the evaluated steps are"
+            if folder is None
+            else f"{folder} keeps the run up to the last evaluated step; the same command goes on from there"
+        )
+        raise KeyboardInterrupt(kept) from None
     if result.stopped is not None:
         print(f"stopped at {result.stopped}")
     return 0

@@ -8,11 +8,11 @@ vLLM, 2 prompts x 2 responses of 8 tokens, one update, one sync, and a second ba
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ import torch  # noqa: E402 - after its variables are set
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
+from real.command_line import start  # noqa: E402
+from real.errors import running, usage  # noqa: E402
 from real.fullsize.devices import cards, place  # noqa: E402
 from real.fullsize.load import SHAPES  # noqa: E402
 from real.fullsize.loop import FullLoop  # noqa: E402
@@ -133,24 +135,37 @@ def smoke(
         loop.close()
 
 
-def main() -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One update of a Qwen3 with random weights: seconds and peak memory of each part."""
+
+    model: str = "Qwen/Qwen3-0.6B"
+    """Whose shape"""
+    precision: str = "fp32"
+    """Of the sampler"""
+    correction: str = "dlc"
+    """Row of the corrections table"""
+
+
+def main(arguments: list[str] | None = None) -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", choices=sorted(SHAPES), default="Qwen/Qwen3-0.6B")
-    parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--correction", default="dlc")
-    given = parser.parse_args()
+    return start(Settings, "python -m real.fullsize.smoke", _main, arguments=arguments)
+
+
+def _main(given: Settings) -> int:
+    with usage():
+        if given.model not in SHAPES:
+            raise ValueError(f"unknown model {given.model!r}; known: {', '.join(sorted(SHAPES))}")
+        FullSize(precision=given.precision)
+        correction(given.correction)
     logging.disable_progress_bar()
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            smoke(
-                Path(folder),
-                SHAPES[given.model],
-                precision=given.precision,
-                correction_name=given.correction,
-            )
-        except ValueError as error:
-            raise SystemExit(f"smoke: {error}") from None
+    with tempfile.TemporaryDirectory() as folder, running():
+        smoke(
+            Path(folder),
+            SHAPES[given.model],
+            precision=given.precision,
+            correction_name=given.correction,
+        )
     return 0
 
 

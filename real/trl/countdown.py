@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from real import process
+from real.command_line import start
+from real.errors import running, usage
+from theory.corrections import correction
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -170,7 +173,6 @@ def trainer(settings: Settings, folder: Path, *, accumulation: int = 1, **change
 
     from real.trl.cpu_engine import small_engine
     from real.trl.trainer import LagGRPOTrainer
-    from theory.corrections import correction
 
     rule: dict[str, Any] = {} if settings.resync_below is None else {"resync_below": settings.resync_below}
     fields = grpo_arguments(settings, folder, accumulation=accumulation) | changes
@@ -205,18 +207,19 @@ SHOWN = (
 )
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Run from the command line: one line a step, the whole log in ``--log``."""
     process.prepare()
-    import tyro
+    return start(Settings, "python -m real.trl.countdown", _main, arguments=arguments)
 
-    settings = tyro.cli(Settings, description=__doc__)
-    start = time.perf_counter()
-    try:
+
+def _main(settings: Settings) -> int:
+    with usage():
+        correction(settings.correction)
+    started = time.perf_counter()
+    with running():
         log = run(settings)
-    except ValueError as error:
-        raise SystemExit(f"countdown: {error}") from None
-    seconds = time.perf_counter() - start
+    seconds = time.perf_counter() - started
     print("step " + " ".join(f"{name.removeprefix('lag/'):>15}" for name in SHOWN) + "  pushed")
     for entry in log:
         cells = (entry.get(name) for name in SHOWN)

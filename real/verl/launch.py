@@ -18,8 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-import tyro
-
+from real.command_line import start
+from real.errors import usage
 from real.verl import task
 
 SamplerName = Literal["bf16", "fp8", "stale", "fp8-stale", "gated", "fp8-gated"]
@@ -197,11 +197,14 @@ def compose(chosen: list[str], /) -> Any:
     return config
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Check, show, run."""
-    settings = tyro.cli(Settings, description=__doc__)
+    return start(Settings, "python -m real.verl.launch", _main, arguments=arguments)
+
+
+def _main(settings: Settings) -> int:
     os.environ.setdefault("VERL_USE_EXTERNAL_MODULES", MODULES)
-    try:
+    with usage():
         chosen = overrides(settings)
         try:
             compose(chosen)
@@ -209,9 +212,6 @@ def main() -> int:
         except ImportError as error:
             checked = False
             print(f"not checked: verl cannot be imported here ({error})", file=sys.stderr)
-    except ValueError as error:
-        print(f"launch: {error}", file=sys.stderr)
-        return 2
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *chosen]
     if settings.print_only or not checked:
         print(f"VERL_USE_EXTERNAL_MODULES={MODULES} \\\n  " + " \\\n  ".join(map(shlex.quote, command)))

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
+from real.command_line import start
 from validation.audit.document import write_json, write_text
 from validation.audit.errors import BadLog, one_line
 from validation.audit.files import discover, size_of
@@ -105,7 +106,7 @@ def _audited(command: Command, options: Options) -> Audit:
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse the command line and run."""
-    return run(tyro.cli(Command, prog="audit", description=__doc__, args=arguments))
+    return start(Command, "python -m validation.audit.command", run, arguments=arguments)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
+from real.command_line import start
 from validation.atomic import write_file
 from validation.report.style import COLORS, INK, new_figure, to_svg
 
@@ -83,4 +84,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(tyro.cli(Options)))
+    raise SystemExit(start(Options, "python -m validation.report.leaving", main))

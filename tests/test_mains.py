@@ -1,0 +1,141 @@
+"""Commands that are modules of their own: a bad option is one line and exit code 2, Ctrl-C one and 130."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from real.command_line import start
+
+MAINS = (
+    "real.fullsize.__main__",
+    "real.fullsize.smoke",
+    "real.warmstart",
+    "real.fp8.strength",
+    "real.verl.launch",
+    "real.trl.countdown",
+    "validation.report.leaving",
+    "validation.long_responses",
+    "validation.audit.command",
+)
+"""All read their options by `real.command_line`"""
+
+
+def as_typed(module: str) -> str:
+    return f"python -m {module.removesuffix('.__main__')}"
+
+
+def options_of(module: str):
+    made = importlib.import_module(module)
+    return next(getattr(made, n) for n in ("Settings", "Options", "Command") if n in vars(made))
+
+
+BAD = {
+    "--nonsense": "",  # a positional that is missing may be named instead
+    "--seed x": "",  # not all have one: then it is an unknown option
+    "--json=": "--json must name something, got an empty text; leave it out",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+@pytest.mark.parametrize("module", MAINS)
+def test_a_bad_option_is_one_line_and_exit_code_2(
+    module: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(options: object) -> int:
+        raise AssertionError("it ran")
+
+    assert start(options_of(module), as_typed(module), never, arguments=line.split()) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("lagfloor: ")
+    assert said.err.count("\n") == 1
+    assert BAD[line] in said.err
+    assert not set("╭│╰─") & set(said.err)
+    assert "----" not in said.err
+
+
+@pytest.mark.parametrize("module", [m for m in MAINS if "__main__" in m or m.startswith("real.")])
+def test_each_main_of_the_real_engine_refuses_by_itself(
+    module: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert importlib.import_module(module).main(["--nonsense", "1"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("lagfloor: Unrecognized options: --nonsense, 1; ")
+    assert said.endswith(f"see {as_typed(module)} --help\n")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("module", ["validation.report.leaving", "validation.long_responses"])
+def test_a_study_refuses_in_one_line_too(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--nonsense", "1"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("lagfloor: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_settings_a_main_refuses_by_their_value_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from real.fullsize import __main__ as fullsize
+    from real.fullsize import smoke
+
+    for main, line, words in (
+        (fullsize.main, "--plan --environment.top-k 0", "top_k"),
+        (fullsize.main, "--plan --environment.precision nonsense", "precision"),
+        (fullsize.main, "--plan --steps 0", "steps must be >= 1, got 0"),
+        (smoke.main, "--model nonsense", "unknown model 'nonsense'; known: Qwen/Qwen3-0.6B"),
+        (smoke.main, "--correction nonsense", "unknown correction 'nonsense'"),
+    ):
+        assert main(line.split()) == 2, line
+        said = capsys.readouterr().err
+        assert words in said
+        assert said.startswith("lagfloor: ")
+        assert said.count("\n") == 1, said
+
+
+def test_an_interrupted_full_size_run_is_a_line_that_says_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from real.fullsize import __main__ as fullsize
+    from real.fullsize import loop
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "run", interrupted)
+    assert fullsize.main([]) == 130
+    assert "lagfloor: interrupted; nothing was written; with --checkpoint" in capsys.readouterr().err
+    assert fullsize.main(["--checkpoint", str(tmp_path / "kept")]) == 130
+    said = capsys.readouterr().err
+    assert f"lagfloor: interrupted; {tmp_path / 'kept'} keeps the run" in said
+    assert said.count("\n") == 2  # the first ends the line of the ^C
+
+
+def test_a_signal_ends_a_running_main_with_130_and_no_traceback(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "real.warmstart",
+        "--steps",
+        "2000",
+        "--out",
+        str(tmp_path / "x.safetensors"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=0)
+    state = tmp_path / "x.safetensors.state"
+    until = time.monotonic() + 120
+    while not state.exists() and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.2)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert said.strip().startswith("lagfloor: interrupted; ")
