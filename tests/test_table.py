@@ -314,7 +314,7 @@ def test_a_changed_file_is_told_of_and_its_run_made_again(
         (["--lr", ".1"], "fix the learning rate"),
         (["--point", "C"], "invalid choice"),
         (["--preset", "0.6b"], "the articles do not state their learning rate"),
-        (["--preset", "1.7b", "--plan", "--every-cell"], "--every-cell is for the float32 engine"),
+        (["--preset", "1.7b", "--plan", "--every-cell"], "--every-cell is not for preset '1.7b'"),
         (["--json", "/"], "--json must name a file"),
         (["--model", "nowhere.safetensors"], "model must be 'mini' or an existing file"),
     ],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from validation.errors import running, usage
+from validation.flags import refuse_flags, words_in
 from validation.places import folder, writable
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def main(options: Options) -> int:
             raise ValueError(f"seed must be >= 0, got {options.seed}; any whole number from 0 up will do")
         if options.workers is not None and options.workers < 1:
             raise ValueError(f"workers must be >= 1, got {options.workers}; leave it out for one per core")
-        only = [c.strip() for c in options.only.split(",") if c.strip()]
+        only = words_in(options.only, "only")
         theory = options.engine == "theory"
         claims = closed_forms.selected(only) if theory else selected(only, engine=options.engine)
         whole = _plan(options)
@@ -98,15 +99,9 @@ def main(options: Options) -> int:
 def _refuse_unused(options: Options) -> None:
     """Refuse flags that this engine would ignore."""
     if options.engine != "real":
-        for name in ("sampler", "model", "workers"):
-            if getattr(options, name) is not None:
-                raise ValueError(
-                    f"--{name} is for `check real`, got it with {options.engine!r}; leave it out"
-                )
-    if options.engine == "theory" and options.fresh:
-        raise ValueError(
-            "--fresh is for `check toy` and `check real`: closed forms store no run; leave it out"
-        )
+        refuse_flags(options, ("sampler", "model", "workers"), f"engine {options.engine!r}")
+    if options.engine == "theory":
+        refuse_flags(options, ("fresh",), "engine 'theory': closed forms store no run")
 
 
 def command_line() -> str:

@@ -13,6 +13,7 @@ from theory.advantage import Baseline
 from theory.corrections import PpoRef, correction
 from theory.experiment import Experiment, Numerics, NumericsKind
 from validation.errors import CannotRun, running, usage
+from validation.flags import refuse_flags
 from validation.places import folder as folder_usable
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ def main(options: Options) -> int:
 
 _ONLY = {"toy": ("environment", "quantile"), "real": ("sampler", "model")}
 """Flags that one engine has and the other does not"""
+_NOISE = ("gaussian", "laplace", "student-t", "weight-noise")
+"""Numerics that have a size"""
 
 
 def experiment_of(options: Options) -> Experiment:
@@ -116,16 +119,21 @@ def experiment_of(options: Options) -> Experiment:
     ValueError
         For settings no engine could run.
     """
-    for name in _ONLY["real" if options.engine == "toy" else "toy"]:
-        if getattr(options, name) is not None:
-            raise ValueError(f"--{name} is not for the {options.engine} engine; leave it out")
+    other = "real" if options.engine == "toy" else "toy"
+    refuse_flags(options, _ONLY[other], f"the {options.engine} engine")
     changes: dict[str, Any] = {
         name: value
         for name, value in (("resync_below", options.resync_below), ("resync_level", options.resync_level))
         if value is not None
     }
     rule = correction(options.correction, ppo_ref=options.ppo_ref, **changes)
+    if rule.resync_below == 0:
+        refuse_flags(
+            options, ("resync_level",), "a rule that never resyncs (--resync-below makes one that does)"
+        )
     numerics = Numerics(kind=options.numerics, scale=options.scale)
+    if numerics.kind not in _NOISE:
+        refuse_flags(options, ("scale",), f"numerics {numerics.kind!r}, which is no noise")
     fields: dict[str, Any] = {
         "steps": options.steps,
         "sync_every": options.sync_every,
@@ -157,7 +165,7 @@ def experiment_of(options: Options) -> Experiment:
 def _known_to_engine(engine: str, experiment: Experiment) -> None:
     """Refuse what the engine does not have before a folder is made for it."""
     numerics = experiment.numerics
-    if numerics.kind in ("gaussian", "laplace", "student-t", "weight-noise") and numerics.scale == 0:
+    if numerics.kind in _NOISE and numerics.scale == 0:
         raise ValueError(
             f"numerics {numerics.kind!r} is noise of a size, got --scale 0; give one, for example .5"
         )

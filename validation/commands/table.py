@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from validation.errors import CannotRun, running, usage
+from validation.flags import refuse_flags, words_in
 from validation.places import folder, writable
 
 if TYPE_CHECKING:
@@ -98,9 +99,8 @@ def plan_of(options: Options) -> TablePlan:
     from validation.table.plan import REFERENCES, SEEDS, mini_plan
     from validation.table.rows import CORRECTIONS, SAMPLERS, chosen
 
-    if options.lr is not None:
-        raise ValueError("the working points of mini-Qwen3 fix the learning rate; leave --lr out, or --point")
-    refuse(options, "response_tokens", "prompt_tokens", "precision")
+    refuse_flags(options, ("lr",), "preset 'mini', whose working points (--point) fix the learning rate")
+    refuse_flags(options, ("response_tokens", "prompt_tokens", "precision"), f"preset {options.preset!r}")
     articles = [name for name, row in SAMPLERS.items() if row.article]
     return mini_plan(
         point=options.point or "A",
@@ -116,20 +116,6 @@ def plan_of(options: Options) -> TablePlan:
     )
 
 
-def refuse(options: Options, *names: str) -> None:
-    """Refuse flags that a preset would ignore.
-
-    Raises
-    ------
-    ValueError
-        Naming the first one given.
-    """
-    for name in names:
-        if getattr(options, name) != Options.__dataclass_fields__[name].default:
-            flag = name.replace("_", "-")
-            raise ValueError(f"--{flag} is not for preset {options.preset!r}; leave it out")
-
-
 def numbers(text: str, flag: str, default: tuple[int, ...], /) -> tuple[int, ...]:
     """Whole numbers in a comma-separated list.
 
@@ -138,8 +124,6 @@ def numbers(text: str, flag: str, default: tuple[int, ...], /) -> tuple[int, ...
     ValueError
         For a word that is none, or a list without one.
     """
-    from validation.table.rows import words_in
-
     words = words_in(text, flag)
     for word in words:
         if not word.isdecimal():

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from real.fullsize.settings import FullSize
 from theory.experiment import Experiment, Numerics
 from validation.errors import running, usage
+from validation.flags import refuse_flags
 from validation.places import writable
 from validation.table.plan import REFERENCES, SEEDS, TablePlan, cells_of, check_seeds
 from validation.table.rows import CORRECTIONS, SAMPLERS, chosen
@@ -52,18 +53,16 @@ def plan_of(options: Options) -> TablePlan:
     ValueError
         For flags that fit no table, or a run without a learning rate.
     """
-    from validation.commands.table import numbers, refuse
+    from validation.commands.table import numbers
 
     if options.lr is None and not options.plan:
         raise ValueError(
             "the articles do not state their learning rate: give one with --lr, after a short on-policy run "
             "(`python -m real.fullsize`), or look at the table with --plan"
         )
-    if options.every_cell:
-        raise ValueError(
-            "--every-cell is for the float32 engine of mini; here only equal arithmetic is shared"
-        )
-    refuse(options, "point", "engine", "jobs", "backend")
+    preset = f"preset {options.preset!r}"
+    refuse_flags(options, ("every_cell",), f"{preset}, where only equal arithmetic is shared")
+    refuse_flags(options, ("point", "engine", "jobs", "backend"), preset)
     lr = PLANNED_LR if options.lr is None else options.lr
     base = options.precision or "bf16"
     seeds = numbers(options.seeds, "seeds", SEEDS)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from theory.corrections import Correction, correction
 from theory.experiment import Numerics
 from validation import plan
+from validation.flags import words_in
 
 STALE = plan.STALE
 
@@ -79,22 +80,6 @@ CELL_NAMES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Names the checks know some corrections by, where they differ"""
-
-
-def words_in(text: str, flag: str, /) -> list[str]:
-    """Words of a comma-separated list; none where the flag was left out.
-
-    Raises
-    ------
-    ValueError
-        For a list of commas alone.
-    """
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    if text and not words:
-        raise ValueError(
-            f"--{flag} takes names separated by commas, got {text!r}; leave it out for the usual"
-        )
-    return words
 
 
 def chosen(text: str, known: Mapping[str, object], what: str, /, default: Iterable[str]) -> tuple[str, ...]:
