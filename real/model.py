@@ -16,14 +16,12 @@ from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
 from real.countdown import COUNTDOWN
 from real.task import EOS, PAD, Task
+from real.weights_file import EMBEDDING, TIED, header_of, refuse_other_model, refuse_other_task
 
 CHECKPOINT = COUNTDOWN.checkpoint
 """The warm start that `python -m real.warmstart` made"""
 POSITIONS = 64
 """At least: the shipped configuration of the short task"""
-
-TIED = "lm_head.weight"
-"""The same tensor as the embedding; transformers lists it in a state dict, safetensors files leave it out"""
 
 
 def config(task: Task = COUNTDOWN, /) -> Qwen3Config:
@@ -78,30 +76,20 @@ def read_weights(
     Tasks of equally many characters have models of equal shapes: with `task`, a file that says it is of
     another is refused.
     """
-    path = Path(path)
-    path = path / "model.safetensors" if path.is_dir() else path
-    if not path.is_file():
-        raise ValueError(
-            f"a checkpoint must be a safetensors file, got {path}, which does not exist; "
-            "make one with `python -m real.warmstart`"
-        )
+    head = header_of(path)
+    if task is not None:
+        refuse_other_task(head, task)
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(head.path, framework="pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            of = (file.metadata() or {}).get("task")
     except SafetensorError as error:
-        raise ValueError(f"{path} is not a readable safetensors file ({error}); make it anew") from None
-    if task is not None and of not in (None, task.name):
-        raise ValueError(f"{path} must hold a model of the task {task.name!r}, got one of {of!r}")
-    weights.setdefault(TIED, weights.get("model.embed_tokens.weight", torch.empty(0)))
-    wanted = {name: tuple(tensor.shape) for name, tensor in like.state_dict().items()}
-    got = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    if wanted != got:
-        differing = sorted(n for n in wanted.keys() | got.keys() if wanted.get(n) != got.get(n))
-        raise ValueError(
-            f"{path} holds another model: {differing[0]} should have shape {wanted.get(differing[0])}, "
-            f"got {got.get(differing[0])}"
-        )
+        raise ValueError(f"{head.path} is not a readable safetensors file ({error}); make it anew") from None
+    weights.setdefault(TIED, weights.get(EMBEDDING, torch.empty(0)))
+    refuse_other_model(
+        head.path,
+        {name: tuple(tensor.shape) for name, tensor in weights.items()},
+        {name: tuple(tensor.shape) for name, tensor in like.state_dict().items()},
+    )
     return weights
 
 

@@ -116,8 +116,11 @@ def _plan(options: Options) -> Plan | None:
 
             return toy_plan(options.seed)
         case "real":
+            from real.tasks import TASKS
+            from real.weights_file import check_weights
             from validation.plan import real_plan
 
+            check_weights(options.model or "mini", TASKS["countdown"])
             return real_plan(options.seed, sampler=options.sampler or "vllm", model=options.model or "mini")
         case "theory":
             return None

@@ -177,6 +177,9 @@ def _known_to_engine(engine: str, experiment: Experiment) -> None:
         engine_settings(numerics, float)
     else:
         from real.fp8.recipe import recipe_of
+        from real.weights_file import check_weights
+
+        check_weights(experiment.environment.model, experiment.environment.definition)
 
         recipe_of(numerics)
         if experiment.prompts < experiment.minibatches:

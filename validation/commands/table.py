@@ -67,6 +67,7 @@ class Options:
 
 def main(options: Options) -> int:
     """Run the table; 0 if every cell was measured."""
+    from real.weights_file import check_weights
     from validation.table.work import check_backend
 
     folder(options.out, "--out")
@@ -76,6 +77,7 @@ def main(options: Options) -> int:
         return fullsize.main(options)
     with usage():
         plan = plan_of(options)
+        check_weights(options.model or "mini", plan.references[0].environment.definition)
         check_backend(options.backend)
         if options.jobs < 0:
             raise ValueError(f"jobs must be >= 0, got {options.jobs}; 0 is one per core")
