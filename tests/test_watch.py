@@ -326,6 +326,25 @@ def test_the_last_line_is_read_when_it_ends_or_is_whole(tmp_path: Path) -> None:
     assert "trace.jsonl line 2: " in source.poll().unread, "lines are counted from the beginning of the file"
 
 
+def test_a_truncated_last_line_is_said_until_it_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "trace.jsonl"
+    line, after = json.dumps(WHOLE), json.dumps(WHOLE | {"step": 3})
+    file.write_text(f"{line}\n{after[:40]}")
+    assert command.main(command.Options(run=file, once=True)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "step 2" in said
+    assert "trace.jsonl ends in the middle of line 2, which does not count" in said
+    source = TraceFiles([file])
+    assert len(source.poll().notes) == 1
+    file.write_text(f"{line}\n{after}\n")
+    whole = source.poll()
+    assert (len(whole.steps), whole.notes) == (2, ())
+    file.write_text(f"{line}\n{after}\n  ")
+    assert source.poll().notes == (), "blanks are no line"
+
+
 def test_a_file_begun_anew_is_read_anew(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text(f"{json.dumps(WHOLE)}\n{json.dumps(WHOLE | {'step': 3})}\n")

@@ -31,6 +31,8 @@ class _Place:
     line: int = 0
     ended: bool = True
     """False where the last line read has no newline yet"""
+    half: bool = False
+    """Whether a line that is no whole object stood at the end at the last look"""
 
 
 @dataclass
@@ -83,14 +85,21 @@ class _Read:
         return f"{many} {self.first_bad}; `lagfloor audit` reads other formats and says more"
 
     def notes(self) -> tuple[str, ...]:
-        """Say how many tokens were left out."""
+        """Say how many tokens were left out, and which files end in the middle of a line."""
+        said = []
         holes = {step: n for step, n in sorted(self.holes.items()) if n}
-        if not holes:
-            return ()
-        return (
-            f"{sum(holes.values())} response tokens have no number in a column of their step and do not "
-            f"count, the first at step {min(holes)}",
-        )
+        if holes:
+            said.append(
+                f"{sum(holes.values())} response tokens have no number in a column of their step and do not "
+                f"count, the first at step {min(holes)}"
+            )
+        for file, place in self.places.items():
+            if place.half:
+                said.append(
+                    f"{one_line(file.name)} ends in the middle of line {place.line + 1}, which does not "
+                    "count: it is being written, or its writer was stopped"
+                )
+        return tuple(said)
 
 
 @dataclass
@@ -120,12 +129,14 @@ class TraceFiles:
 
 def _new_lines(file: Path, place: _Place, /) -> Iterator[tuple[int, Any]]:
     """Numbers and values of the whole lines beyond where the last poll ended; None: no JSON."""
+    place.half = False
     with file.open("rb") as opened:
         opened.seek(place.byte)
         for raw in opened:
             text, ends = raw.strip(), raw.endswith(b"\n")
             record = parse(text) if text else None
             if not ends and not isinstance(record, dict):
+                place.half = bool(text)
                 return  # still being written; an object that is whole cannot go on
             place.byte += len(raw)
             place.line += 1 if text or place.ended else 0
