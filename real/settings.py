@@ -10,6 +10,7 @@ from real.task import Task
 from real.tasks import TASKS, TaskName
 from theory.corrections import Correction
 from theory.experiment import Experiment
+from theory.limits import refuse_choice, refuse_count, refuse_real, refuse_text
 
 SamplerName = Literal["torch", "vllm"]
 
@@ -42,19 +43,18 @@ class Mini:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        if self.task not in TASKS:
-            raise ValueError(f"unknown task {self.task!r}; known: {', '.join(TASKS)}")
-        if self.sampler not in get_args(SamplerName):
-            known = ", ".join(get_args(SamplerName))
-            raise ValueError(f"unknown sampler {self.sampler!r}; known: {known}")
+        refuse_choice("task", self.task, TASKS)
+        refuse_choice("sampler", self.sampler, get_args(SamplerName))
+        refuse_real("tau", self.tau)
         if not self.tau > 0:
             raise ValueError(
                 f"tau divides the logits, so it must be > 0, got {self.tau}; 1 leaves them alone"
             )
-        for field in ("eval_every", "eval_prompts", "eval_samples", "top_k_row"):
-            got = getattr(self, field)
-            if got is not None and got < 1:
-                raise ValueError(f"{field} must be >= 1, got {got}; 1 is the smallest setting there is")
+        for field in ("eval_every", "eval_prompts", "eval_samples"):
+            refuse_count(field, getattr(self, field), least=1)
+        if self.top_k_row is not None:
+            refuse_count("top_k_row", self.top_k_row, least=1)
+        refuse_text("model", self.model)
         if self.model != "mini" and not Path(self.model).exists():
             raise ValueError(
                 f"model must be 'mini' or an existing file or folder, got {self.model!r}, which is neither; "

@@ -95,11 +95,11 @@ def test_equal_numbers_are_one_setting_however_they_are_written():
 
 def test_the_name_is_the_same_in_another_process():
     code = (
-        "from theory.experiment import Experiment; from theory.corrections import CORRECTIONS;"
-        "print(Experiment(environment=None, correction=CORRECTIONS['dlc'], lr=.1).fingerprint())"
+        "from theory.experiment import Experiment, Numerics; from theory.corrections import CORRECTIONS;"
+        "print(Experiment(environment=Numerics(), correction=CORRECTIONS['dlc'], lr=.1).fingerprint())"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    mine = experiment(environment=None, correction=CORRECTIONS["dlc"]).fingerprint()
+    mine = experiment(environment=Numerics(), correction=CORRECTIONS["dlc"]).fingerprint()
     assert shown.strip() == mine
     assert len(mine) == 12
     assert set(mine) <= set("0123456789abcdef")

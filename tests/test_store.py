@@ -1,5 +1,6 @@
 """The store: what is read back is what was written, whole, or it is refused in one line."""
 
+import dataclasses
 import json
 import os
 import random
@@ -22,8 +23,13 @@ from validation.store import LOCK, STATUS, CorruptRun, RunBusy, Store, load
 ROOT = Path(__file__).resolve().parent.parent
 
 
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    """An environment without settings."""
+
+
 def experiment(seed=0):
-    return Experiment(environment=None, correction=correction("dlc"), lr=1.0, steps=3, seed=seed)
+    return Experiment(environment=Nothing(), correction=correction("dlc"), lr=1.0, steps=3, seed=seed)
 
 
 def trace(seed=0, steps=3):

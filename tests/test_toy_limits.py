@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from theory.experiment import LARGEST_COUNT, LARGEST_REAL
+from theory.limits import LARGEST_COUNT, LARGEST_REAL
 from toy.limits import check_quantile, check_reals, check_sizes, check_table
 
 

@@ -330,8 +330,8 @@ def test_a_chain_remembering_its_last_token_learns_and_says_how_accuracy_was_mea
         (lambda: tiny(minibatches=3), "16 samples in 3"),
         (lambda: tiny(numerics=Numerics(kind="fp8")), "got 'fp8'"),
         (
-            lambda: dataclasses.replace(tiny(), environment="qwen"),
-            "got str; an experiment of the real engine",
+            lambda: dataclasses.replace(tiny(), environment=Numerics()),
+            "got Numerics; an experiment of the real engine",
         ),
         (lambda: tiny(sync_every=0), "sync_every must be >= 1, got 0"),
         (lambda: tiny(correction=correction("pgg")), "unknown correction 'pgg'"),

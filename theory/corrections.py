@@ -21,6 +21,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from theory.arrays import Array, masked, namespace
 from theory.ess import response_log_ratio
+from theory.limits import is_number_array, refuse_choice, refuse_number, refuse_share, refuse_text, shown
 from theory.resync import FAILURE_THRESHOLD
 
 Ratio = Literal["none", "lag", "total", "batch"]
@@ -42,6 +43,18 @@ PpoRef = Literal["before-batch", "synced", "engine"]
 PPO_REFERENCE: Mapping[PpoRef, Ratio] = MappingProxyType(
     {"before-batch": "batch", "synced": "lag", "engine": "total"}
 )
+
+CHOICES: Mapping[str, Any] = MappingProxyType(
+    {
+        "ratio": Ratio,
+        "level": Level,
+        "clip": Clip,
+        "clip_on": Ratio,
+        "center": Center,
+        "resync_level": ResyncLevel,
+    }
+)
+"""Fields of a correction that hold a name, with the names"""
 
 
 class Logps(NamedTuple):
@@ -83,17 +96,10 @@ class Correction:
 
     def __post_init__(self) -> None:
         """Refuse rows that have no meaning; traced numbers (under jit) are taken as they are."""
-        for field, kind in (
-            ("ratio", Ratio),
-            ("level", Level),
-            ("clip", Clip),
-            ("clip_on", Ratio),
-            ("center", Center),
-            ("resync_level", ResyncLevel),
-        ):
-            got = getattr(self, field)
-            if got not in get_args(kind) and not (field == "clip_on" and got is None):
-                raise ValueError(f"unknown {field} {got!r}; known: {', '.join(get_args(kind))}")
+        refuse_text("cite", self.cite)
+        for field, kind in CHOICES.items():
+            if field != "clip_on" or self.clip_on is not None:
+                refuse_choice(field, getattr(self, field), get_args(kind))
         if self.center != "none" and self.level != "token":
             raise ValueError(
                 f"a centred correction needs level 'token', got {self.level!r}: "
@@ -103,19 +109,30 @@ class Correction:
             raise ValueError(
                 "a centred correction needs a clip per token, got 'second-moment'; use clip='mask'"
             )
-        low, high = self.low, self.high
-        if isinstance(low, (int, float)) and isinstance(high, (int, float)) and not 0 <= low < high:
+        for field in ("low", "high", "lr_power", "resync_below"):
+            if not is_number_array(getattr(self, field)):
+                refuse_number(field, getattr(self, field))
+        self._refuse_edges()
+        if not is_number_array(self.lr_power) and not 0 <= self.lr_power < math.inf:
             raise ValueError(
-                f"a clip needs 0 <= low < high, got ({low}, {high}); to switch clipping off use clip='none'"
+                f"lr_power must be finite and >= 0, got {shown(self.lr_power)}: the step shrinks with the "
+                "ESS; 0: never"
             )
-        dual, power = self.dual, self.lr_power
-        if isinstance(dual, (int, float)) and not dual > 1:
-            raise ValueError(f"dual clips ratios above 1, got {dual}; dual=None leaves it out")
-        if isinstance(power, (int, float)) and not power >= 0:
-            raise ValueError(f"lr_power must be >= 0, got {power}: the step shrinks with the ESS; 0: never")
-        below = self.resync_below
-        if isinstance(below, (int, float)) and not 0 <= below <= 1:
-            raise ValueError(f"resync_below is an ESS share in [0, 1], got {below}; 0 switches the rule off")
+        if not is_number_array(self.resync_below):
+            refuse_share("resync_below", self.resync_below, what="an ESS share", do="0 switches the rule off")
+
+    def _refuse_edges(self) -> None:
+        """Refuse edges of a clip that leave nothing between them."""
+        low, high, dual = self.low, self.high, self.dual
+        if not (is_number_array(low) or is_number_array(high)) and not 0 <= low < high:
+            raise ValueError(
+                f"a clip needs 0 <= low < high, got ({shown(low)}, {shown(high)}); to switch clipping off "
+                "use clip='none'"
+            )
+        if dual is not None and not is_number_array(dual):
+            refuse_number("dual", dual)
+            if not dual > 1:
+                raise ValueError(f"dual clips ratios above 1, got {shown(dual)}; dual=None leaves it out")
 
     @property
     def centered(self) -> bool:

@@ -6,13 +6,21 @@ import dataclasses
 import hashlib
 import json
 import math
-import numbers
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from theory.advantage import Baseline
 from theory.corrections import Correction
+from theory.limits import (
+    LARGEST_COUNT,
+    refuse_choice,
+    refuse_count,
+    refuse_flag,
+    refuse_other,
+    refuse_real,
+    shown,
+)
 
 NumericsKind = Literal[
     "exact",
@@ -32,37 +40,6 @@ of freedom, unit variance times scale) and rounding of its mantissa; the rest ar
 engine."""
 
 
-LARGEST_COUNT = 2**31 - 1
-"""Both engines count in 32-bit integers"""
-LARGEST_REAL = float(np.finfo(np.float32).max)
-"""Both compute in float32"""
-
-
-def refuse_count(name: str, got: Any, /, *, least: int, most: float = LARGEST_COUNT) -> None:
-    """Refuse what is no whole number from `least` to `most` (ValueError, in one line)."""
-    if isinstance(got, bool) or not isinstance(got, numbers.Integral):
-        raise ValueError(f"{name} must be a whole number, got {got!r}; {least} is the smallest there is")
-    if int(got) < least:
-        raise ValueError(f"{name} must be >= {least}, got {got}; {least} is the smallest setting there is")
-    if int(got) > most:
-        raise ValueError(f"{name} must be at most {most}, got {got}; lower it")
-
-
-def refuse_real(name: str, got: Any, /, *, least: float = -LARGEST_REAL) -> None:
-    """Refuse what is no number from `least` up that float32 holds (ValueError, in one line)."""
-    if isinstance(got, bool) or not isinstance(got, numbers.Real):
-        raise ValueError(f"{name} must be a number, got {got!r}")
-    try:
-        value = float(got)
-    except OverflowError:  # a whole number beyond float64
-        value = LARGEST_REAL * 2
-    if not (math.isfinite(value) and value >= least):
-        floor = "" if least == -LARGEST_REAL else f" and >= {least:g}"
-        raise ValueError(f"{name} must be finite{floor}, got {got}")
-    if abs(value) > LARGEST_REAL:
-        raise ValueError(f"{name} must be a number float32 holds, at most {LARGEST_REAL:.3g}, got {got}")
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
     """What the sampler's engine does differently from the trainer at equal weights."""
@@ -76,10 +53,11 @@ class Numerics:
     """Draw the noise anew each step in place of freezing it"""
 
     def __post_init__(self) -> None:
-        """Refuse unknown kinds and negative scales."""
-        if self.kind not in get_args(NumericsKind):
-            raise ValueError(f"unknown numerics {self.kind!r}; known: {', '.join(get_args(NumericsKind))}")
+        """Refuse unknown kinds, negative scales and mantissas."""
+        refuse_choice("numerics", self.kind, get_args(NumericsKind))
         refuse_real("scale of the numerics", self.scale, least=0)
+        refuse_count("mantissa_bits", self.mantissa_bits, least=0, most=52)  # float64 has no more
+        refuse_flag("fresh", self.fresh)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +84,10 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Refuse settings no engine could run."""
-        if self.baseline not in get_args(Baseline):
-            raise ValueError(f"unknown baseline {self.baseline!r}; known: {', '.join(get_args(Baseline))}")
+        _refuse_environment(self.environment)
+        refuse_other("correction", self.correction, Correction, do="theory.corrections.correction makes one")
+        refuse_other("numerics", self.numerics, Numerics, do='write Numerics(kind="exact") for none')
+        refuse_choice("baseline", self.baseline, get_args(Baseline))
         for field in ("sync_every", "steps", "prompts", "samples", "minibatches"):
             refuse_count(field, getattr(self, field), least=1)
         if self.prompts * self.samples > LARGEST_COUNT:
@@ -126,6 +106,16 @@ class Experiment:
         """Twelve hex digits that are equal if and only if the settings are."""
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _refuse_environment(got: Any) -> None:
+    """Refuse what is no settings: an experiment is hashed, compared and written down with them."""
+    settings = dataclasses.is_dataclass(got) and not isinstance(got, type)
+    if not (settings and got.__dataclass_params__.frozen):  # pyright: ignore[reportAttributeAccessIssue]
+        raise ValueError(
+            f"environment must be a frozen dataclass of an engine, got {shown(got)}; take one of "
+            "toy.settings or real.settings"
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from theory.batch import TokenBatch, token_batch
+from theory.corrections import ResyncLevel
 from theory.cumulants import Cumulants
 from theory.finite_sample import EssInterval, MissingMass, ess_interval, missing_mass, numbered
 from theory.forecast import Forecast, forecast
+from theory.limits import refuse_choice, refuse_count, refuse_number, refuse_other, refuse_share, shown
 from theory.resync import FAILURE_THRESHOLD, should_resync
 from theory.tail import k_hat, tail_draws
 from theory.tail_ess import tail_corrected_ess
@@ -39,7 +41,7 @@ class Trigger:
 
     ess_below: float = FAILURE_THRESHOLD
     """Share; on the tail-corrected ESS. 0: never"""
-    level: Literal["token", "sequence"] = "token"
+    level: ResyncLevel = "token"
     """Whose ESS: tokens, or whole responses"""
     caution: float = 1.0
     """Standard errors added to the tail index before it corrects the ESS: a sync too early costs less than
@@ -51,16 +53,16 @@ class Trigger:
 
     def __post_init__(self) -> None:
         """Refuse thresholds that are no shares, and margins that are no numbers of standard errors."""
-        for name in ("ess_below", "missing_above"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is a share in [0, 1], got {getattr(self, name)}")
+        refuse_share("ess_below", self.ess_below, do="0 switches the rule off")
+        refuse_share("missing_above", self.missing_above, do="1 switches the rule off")
         for name in ("caution", "sure"):
-            if not 0 <= getattr(self, name) < math.inf:
+            got = getattr(self, name)
+            refuse_number(name, got)
+            if not 0 <= got < math.inf:
                 raise ValueError(
-                    f"{name} is a number of standard errors, finite and >= 0, got {getattr(self, name)}"
+                    f"{name} is a number of standard errors, finite and >= 0, got {shown(got)}; 0: no margin"
                 )
-        if self.level not in ("token", "sequence"):
-            raise ValueError(f"unknown level {self.level!r}; known: token, sequence")
+        refuse_choice("level", self.level, get_args(ResyncLevel))
 
 
 class Reading(NamedTuple):
@@ -160,9 +162,10 @@ def read_batch(
     ValueError
         For arrays of different shapes, numbers that are no log-probs, a mask with NaN, negative resamples.
     """
-    if resamples < 0:
-        raise ValueError(f"resamples must be >= 0, got {resamples}; 0 leaves the interval out")
-    rule = trigger or Trigger()
+    refuse_count("resamples", resamples, least=0)
+    refuse_count("seed", seed, least=0, most=math.inf)
+    rule = Trigger() if trigger is None else trigger
+    refuse_other("trigger", rule, Trigger, do="leave it out for the default rule")
     batch = token_batch(logmu, logpi_s, logpi, mask=mask)
     prompt = _prompt_of_each_token(group, batch)
     found = measures_of(batch)
@@ -261,6 +264,13 @@ class Monitor:
     seed: int = 0
     readings: list[Reading] = field(default_factory=list)
     """Since the last sync, oldest first"""
+
+    def __post_init__(self) -> None:
+        """Refuse settings `read_batch` would refuse at the first batch."""
+        refuse_other("trigger", self.trigger, Trigger, do="leave it out for the default rule")
+        refuse_count("resamples", self.resamples, least=0)
+        refuse_count("seed", self.seed, least=0, most=math.inf)
+        refuse_other("readings", self.readings, list, do="leave it out to start after a sync")
 
     @property
     def lag(self) -> int:

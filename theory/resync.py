@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from theory.arrays import Array
+from theory.limits import is_array, refuse_count, refuse_number, refuse_share
 
 FAILURE_THRESHOLD = 0.5
 """ESS below which the articles count importance weighting as failed: there chi2 = 1, so the ratio's standard
@@ -31,7 +32,20 @@ def should_resync(
     -------
     array or bool
         True where either the ESS rule or the schedule fires.
+
+    Raises
+    ------
+    ValueError
+        For a plain `ess` that is no number, a `below` outside [0, 1], steps that are no counts; arrays are
+        taken as they are.
     """
+    if not is_array(ess):
+        refuse_number("ess", ess)
+    if not is_array(below):
+        refuse_share("below", below, what="an ESS share", do="0 switches the rule off")
+    for name, steps in (("steps_since", steps_since), ("sync_every", sync_every)):
+        if not is_array(steps):
+            refuse_count(name, steps, least=0)
     # "not >=" in place of "<" lets NaN fire; "^ True" is the negation that numbers and arrays share
     fires = (below > 0) & ((ess >= below) ^ True)
     due = (sync_every > 0) & (steps_since >= sync_every)

@@ -1,11 +1,11 @@
-"""What sizes and numbers of an environment must be: whole and countable, or finite; a refusal is a line."""
+"""What sizes and shares of the toy's environments must be, beyond `theory.limits`; a refusal is a line."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from theory.experiment import LARGEST_COUNT, LARGEST_REAL, refuse_count, refuse_real
+from theory.limits import LARGEST_COUNT, LARGEST_REAL, refuse_count, refuse_real
 
 
 def check_sizes(seed: Any, /, **sizes: tuple[Any, int]) -> None:
@@ -34,4 +34,6 @@ def check_quantile(quantile: Any) -> None:
     """Refuse a share that leaves no failure, or no success."""
     check_reals(quantile=quantile)
     if not 0 < quantile < 1:
-        raise ValueError(f"quantile is a share strictly between 0 and 1, got {quantile}")
+        raise ValueError(
+            f"quantile is a share strictly between 0 and 1, got {quantile}; .7 and .93 are the usual ones"
+        )

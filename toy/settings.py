@@ -8,7 +8,16 @@ from typing import Literal, get_args
 from theory.advantage import Baseline
 from theory.corrections import Correction
 from theory.corrections import correction as named_correction
-from theory.experiment import Experiment, Numerics, refuse_count, refuse_real
+from theory.experiment import Experiment, Numerics
+from theory.limits import (
+    refuse_choice,
+    refuse_count,
+    refuse_flag,
+    refuse_other,
+    refuse_real,
+    refuse_share,
+    shown,
+)
 from toy.limits import check_quantile, check_reals, check_sizes, check_table
 
 Memory = Literal["first", "last"]
@@ -37,22 +46,24 @@ class Infrastructure:
 
     def __post_init__(self) -> None:
         """Refuse shares that are none, and ids that are no whole numbers."""
-        check_reals(top_p=self.top_p, keep_wrong=self.keep_wrong)
+        check_reals(top_p=self.top_p)
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}; 1 draws from everything")
-        if not 0 <= self.keep_wrong <= 1:
-            raise ValueError(f"keep_wrong is a probability, got {self.keep_wrong}; 1 filters nothing")
-        if not isinstance(self.processed, bool):
-            raise ValueError(f"processed is True or False, got {self.processed!r}")
+        refuse_share("keep_wrong", self.keep_wrong, what="a probability", do="1 filters nothing")
+        refuse_flag("processed", self.processed)
         pair = self.retokenise
-        if pair is not None and not (isinstance(pair, tuple) and len(pair) == 3 and len(set(pair)) == 3):
-            raise ValueError(f"retokenise needs three ids (a, b, ab) that differ, got {pair}")
+        if pair is not None and not (isinstance(pair, tuple) and len(pair) == 3):
+            raise ValueError(f"retokenise needs three ids (a, b, ab), got {shown(pair)}; None leaves it out")
         for name, ids in (
             ("retokenise", pair),
             ("defer_from", None if self.defer_from is None else (self.defer_from,)),
         ):
             for token in ids or ():
                 refuse_count(f"a token id of {name}", token, least=0)
+        if pair is not None and len(set(pair)) < 3:
+            raise ValueError(
+                f"retokenise needs three ids (a, b, ab) that differ, got {pair}; None leaves it out"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +95,8 @@ class Sequence:
 
     def __post_init__(self) -> None:
         """Refuse sizes no policy has, and token ids outside the vocabulary."""
-        if self.memory not in get_args(Memory):
-            raise ValueError(f"unknown memory {self.memory!r}; known: {', '.join(get_args(Memory))}")
+        refuse_choice("memory", self.memory, get_args(Memory))
+        refuse_other("infrastructure", self.infrastructure, Infrastructure, do="leave it out for none")
         check_sizes(
             self.seed,
             prompts=(self.prompts, 1),
@@ -192,15 +203,19 @@ class Bandit:
         check_quantile(self.quantile)
         for name in ("logits", "rewards"):
             table = getattr(self, name)
-            if table is not None and (
-                len(table) != self.prompts or any(len(row) != self.arms for row in table)
-            ):
+            if table is None:
+                continue
+            if not (isinstance(table, tuple) and all(isinstance(row, tuple) for row in table)):
+                raise ValueError(
+                    f"{name} is a tuple of rows, each a tuple, got {shown(table)}; None makes it up"
+                )
+            if len(table) != self.prompts or any(len(row) != self.arms for row in table):
                 shape = f"{len(table)} rows of {sorted({len(row) for row in table})}"
                 raise ValueError(
                     f"{name} needs one row a prompt and one number an arm ({self.prompts} x {self.arms}), "
                     f"got {shape}; set prompts and arms to match"
                 )
-            for number in (x for row in table or () for x in row):
+            for number in (x for row in table for x in row):
                 refuse_real(f"an entry of {name}", number)
 
 

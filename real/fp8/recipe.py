@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from real.fp8.formats import FORMATS, FormatName, quantise_weight
 from theory.experiment import Numerics
+from theory.limits import refuse_choice, refuse_count, refuse_flag, refuse_real, shown
 
 ENGINE_NAME = "lagfloor_emulated"
 """Name of the vLLM quantisation that `real.fp8.emulated` registers: ``quant_method`` of a configuration"""
@@ -44,18 +46,22 @@ class Recipe:
         """Refuse what has no meaning."""
         for field in ("weights", "activations", "kv"):
             name = getattr(self, field)
-            if name is not None and name not in FORMATS:
-                raise ValueError(f"unknown format {name!r} of {field}; known: {', '.join(FORMATS)}, or None")
-        if len(self.block) != 2 or min(self.block) < 1:
+            if name is not None:
+                refuse_choice(f"format of {field}", name, (*FORMATS, "or None"))
+        if not isinstance(self.block, tuple) or len(self.block) != 2:
             raise ValueError(
-                f"a block needs two sides of at least 1, got {self.block}; 128 x 128 is the usual"
+                f"block is a tuple of two sides, got {shown(self.block)}; (128, 128) is the usual"
             )
+        for side in self.block:
+            refuse_count("a side of block", side, least=1)
+        for field in ("query", "ue8m0", "fresh"):
+            refuse_flag(field, getattr(self, field))
         if self.query and self.kv is None:
             raise ValueError(
                 "queries are rounded to the cache's format, but kv is None; set kv or query=False"
             )
-        if not self.noise >= 0:
-            raise ValueError(f"the relative weight noise must be >= 0, got {self.noise}")
+        refuse_real("the relative weight noise", self.noise, least=0)
+        refuse_count("noise_seed", self.noise_seed, least=0, most=math.inf)
 
     @property
     def changes_weights(self) -> bool:

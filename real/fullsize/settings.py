@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from real.fp8.precision import PRECISIONS
+from theory.limits import refuse_choice, refuse_count, refuse_flag, refuse_real, refuse_text
 
 Devices = Literal["auto", "cpu", "shared", "split"]
 """shared: trainer and sampler on one card; split: the sampler on the first, the trainer on the second; auto:
@@ -40,22 +41,26 @@ class FullSize:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run."""
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"unknown precision {self.precision!r}; known: {', '.join(PRECISIONS)}")
-        if self.devices not in get_args(Devices):
-            raise ValueError(f"unknown devices {self.devices!r}; known: {', '.join(get_args(Devices))}")
+        refuse_text("model", self.model)
+        refuse_choice("precision", self.precision, PRECISIONS)
+        refuse_choice("devices", self.devices, get_args(Devices))
+        refuse_real("temperature", self.temperature)
         if not self.temperature > 0:
-            raise ValueError(f"the temperature divides the logits, so it must be > 0, got {self.temperature}")
+            raise ValueError(
+                f"the temperature divides the logits, so it must be > 0, got {self.temperature}; "
+                "1 leaves them alone"
+            )
         fields = ("top_k", "max_prompt_tokens", "max_response_tokens", "micro_batch_tokens", "eval_every")
         for field in (*fields, "eval_samples"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} must be >= 1, got {getattr(self, field)}")
-        if self.eval_prompts < 0:
-            raise ValueError(f"eval_prompts must be >= 0, got {self.eval_prompts}; 0 skips evaluation")
+            refuse_count(field, getattr(self, field), least=1)
+        refuse_count("eval_prompts", self.eval_prompts, least=0)
+        for field in ("gradient_checkpointing", "frozen_on_cpu"):
+            refuse_flag(field, getattr(self, field))
         if self.micro_batch_tokens < self.max_tokens:
             raise ValueError(
                 f"a micro-batch must hold one response, so micro_batch_tokens must be >= {self.max_tokens} "
-                f"(max_prompt_tokens + max_response_tokens), got {self.micro_batch_tokens}"
+                f"(max_prompt_tokens + max_response_tokens), got {self.micro_batch_tokens}; "
+                "raise it or shorten them"
             )
 
     @property

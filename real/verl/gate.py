@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from theory.limits import refuse_count, refuse_flag, refuse_share
 from theory.resync import should_resync
 
 
@@ -25,11 +26,9 @@ class Gate:
 
     def __post_init__(self) -> None:
         """Refuse a gate that never opens."""
-        if not 0 <= self.resync_below <= 1 or self.sync_every < 0:
-            raise ValueError(
-                f"a gate needs resync_below in [0, 1] and sync_every >= 0, got {self.resync_below} and "
-                f"{self.sync_every}"
-            )
+        refuse_share("resync_below", self.resync_below, what="an ESS share", do="0 leaves the schedule alone")
+        refuse_count("sync_every", self.sync_every, least=0)
+        refuse_flag("monitored", self.monitored)
         if self.resync_below == 0 and self.sync_every == 0 and not self.monitored:
             raise ValueError("a gate with resync_below=0 and sync_every=0 never pushes; set one of them")
 

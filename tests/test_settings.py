@@ -1,0 +1,221 @@
+"""Settings: every field of every class refuses every wrong value it could be given, in one line.
+
+The table is made of the fields themselves: a field added later is covered, or the test says that it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import types
+from collections.abc import Iterator
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from real.fp8.recipe import Recipe
+from real.fullsize.settings import FullSize
+from real.settings import Mini
+from real.verl.gate import Gate
+from theory.corrections import Correction, correction
+from theory.experiment import Experiment, Numerics
+from theory.limits import (
+    LARGEST_COUNT,
+    LARGEST_REAL,
+    SHOWN,
+    refuse_choice,
+    refuse_count,
+    refuse_flag,
+    refuse_other,
+    refuse_real,
+    refuse_share,
+    refuse_text,
+    shown,
+)
+from theory.monitor import Monitor, Trigger, read_batch
+from theory.resync import should_resync
+from toy.settings import Bandit, Exit, Infrastructure, Sequence
+
+CLASSES: dict[type, dict[str, Any]] = {
+    Correction: {"cite": "-"},
+    Numerics: {},
+    Experiment: {"environment": Sequence(), "correction": correction("dlc"), "lr": 0.1},
+    Trigger: {},
+    Monitor: {},
+    Infrastructure: {},
+    Sequence: {},
+    Exit: {},
+    Bandit: {},
+    Mini: {},
+    FullSize: {},
+    Recipe: {},
+    Gate: {"resync_below": 0.5, "sync_every": 64},
+}
+"""Settings a user writes, with what their required fields need"""
+
+EVERYWHERE: tuple[Any, ...] = (
+    math.nan,
+    np.bool_(True),
+    1j,
+    b"x",
+    [1],
+    {},
+    np.ones((3, 3)),
+    np.array(True),
+    int,
+    object(),
+)
+"""Right in no field"""
+LESS_THAN_ANY = -(10**5000)
+"""A whole number too long for Python to print, and below every least"""
+BEYOND = LARGEST_COUNT + 1
+WRONG: dict[Any, tuple[Any, ...]] = {
+    int: ("3", "", 2.5, 2.0, True, None, -1, BEYOND, math.inf, LESS_THAN_ANY),
+    float: ("0.5", "", True, None, -math.inf, LESS_THAN_ANY),
+    bool: ("True", "", 0, 1, None, 1.0),
+    str: (1, 0.5, True, None),
+}
+NO_END = {"seed", "noise_seed"}
+"""Whole numbers that may be as large as one likes"""
+
+
+def hints_of(kind: type) -> dict[str, Any]:
+    """Fields with their types."""
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def wrong_for(hint: Any) -> Iterator[Any]:
+    """Values that no field of this type may hold."""
+    yield from EVERYWHERE if get_origin(hint) is not list else (None, 1, "x", (), {})
+    if get_origin(hint) in (Union, types.UnionType):
+        inner = [h for h in get_args(hint) if h is not type(None)]
+        yield from (x for x in wrong_for(inner[0]) if x is not None and not _in(x, EVERYWHERE))
+    elif get_origin(hint) is Literal:
+        yield from ("no such name", "", 1, None, True)
+    elif get_origin(hint) is tuple:
+        yield from ("123", 1, (), (1,), ("a", "b", "c"), ((1.0,), (2.0,)), (True, True, True))
+    elif hint in WRONG:
+        yield from WRONG[hint]
+    elif hint is Any or dataclasses.is_dataclass(hint):
+        yield from ("pg", 1, None, True, Trigger, types.SimpleNamespace())
+
+
+def _in(x: Any, many: tuple[Any, ...]) -> bool:
+    return any(x is y for y in many)
+
+
+FIELDS = [
+    pytest.param(kind, name, hint, id=f"{kind.__name__}.{name}")
+    for kind in CLASSES
+    for name, hint in hints_of(kind).items()
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "hint"), FIELDS)
+def test_every_wrong_value_of_a_field_is_refused_in_one_line(kind: type, name: str, hint: Any) -> None:
+    kind(**CLASSES[kind])
+    wrong = [x for x in wrong_for(hint) if not (name in NO_END and x is BEYOND)]
+    assert len(wrong) > 4, f"no values that are wrong in a field of type {hint}: add some to this table"
+    for value in wrong:
+        try:
+            kind(**(CLASSES[kind] | {name: value}))
+        except ValueError as refused:
+            said = str(refused)
+        else:
+            pytest.fail(f"accepts {shown(value)}")
+        assert re.search("(got|unknown .*) .+[;:,] .+", said), said
+        assert "\n" not in said
+        assert len(said) < 300
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    """Sweeps write them: `for lr in np.linspace(...)`."""
+    made = Experiment(
+        environment=Sequence(prompts=np.int64(4), beta=np.float32(2)),  # pyright: ignore[reportArgumentType]
+        correction=correction("dlc", high=np.float64(3), resync_below=np.float32(0.5)),
+        lr=np.float64(0.1),
+        steps=np.int32(3),  # pyright: ignore[reportArgumentType]
+    )
+    assert made.fingerprint() == made.fingerprint()
+    assert Trigger(ess_below=np.float64(0.5)) == Trigger()
+
+
+def test_an_environment_that_can_change_is_refused() -> None:
+    @dataclasses.dataclass
+    class Loose:
+        arms: int = 2
+
+    for wrong in (Loose(), Sequence):
+        with pytest.raises(ValueError, match="must be a frozen dataclass of an engine, got"):
+            Experiment(environment=wrong, correction=correction("pg"), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ess": None}, "ess must be a number, got None"),
+        ({"ess": "0.5"}, "ess must be a number, got '0.5'"),
+        ({"below": "0.5"}, "below must be a number"),
+        ({"below": math.nan}, r"below is an ESS share in \[0, 1\], got nan; 0 switches the rule off"),
+        ({"below": np.bool_(True)}, "below must be a number"),
+        ({"below": 1.5}, r"below is an ESS share in \[0, 1\], got 1.5"),
+        ({"steps_since": 1.5}, "steps_since must be a whole number, got 1.5"),
+        ({"sync_every": -1}, "sync_every must be >= 0, got -1"),
+        ({"sync_every": True}, "sync_every must be a whole number, got True"),
+    ],
+)
+def test_the_resync_rule_refuses_what_is_no_share_and_no_count(options: dict[str, Any], words: str) -> None:
+    given_ = {"ess": 0.4, "below": 0.5} | options
+    with pytest.raises(ValueError, match=words):
+        should_resync(given_.pop("ess"), given_.pop("below"), **given_)
+
+
+@pytest.mark.parametrize(
+    "options", [{"trigger": 0.5}, {"resamples": 2.5}, {"resamples": True}, {"seed": "1"}, {"seed": -1}]
+)
+def test_reading_a_batch_refuses_what_the_monitor_refuses(options: dict[str, Any]) -> None:
+    logs = np.log(np.full((2, 3), 0.5))
+    with pytest.raises(ValueError, match=r"got .*; "):
+        read_batch(None, logs, logs, **options)
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.complex_numbers(),
+    st.lists(st.integers(), max_size=3),
+    st.sampled_from([np.bool_(False), np.float32("nan"), np.int8(3), np.zeros((40, 40)), 10**5000, object()]),
+)
+
+
+@given(got=ANYTHING)
+def test_each_verb_passes_what_its_rule_allows_and_refuses_all_else_in_one_line(got: Any) -> None:
+    whole = isinstance(got, (int, np.integer)) and not isinstance(got, bool)
+    number = whole or isinstance(got, (float, np.floating))
+    rules = (
+        (lambda: refuse_count("n", got, least=1), whole and 1 <= got <= LARGEST_COUNT),
+        (lambda: refuse_real("x", got), number and abs(got) <= LARGEST_REAL),
+        (lambda: refuse_share("x", got, do="0: never"), number and 0 <= got <= 1),
+        (lambda: refuse_flag("f", got), got is True or got is False),
+        (lambda: refuse_choice("c", got, ("a", "b")), isinstance(got, str) and got in ("a", "b")),
+        (lambda: refuse_text("t", got), isinstance(got, str)),
+        (lambda: refuse_other("o", got, list, do="make one"), isinstance(got, list)),
+    )
+    for verb, allowed in rules:
+        if allowed:
+            verb()
+            continue
+        with pytest.raises(ValueError, match=r"got |unknown c") as caught:
+            verb()
+        assert "\n" not in str(caught.value)
+        assert ";" in str(caught.value)
+    assert len(shown(got)) <= SHOWN + 3
