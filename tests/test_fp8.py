@@ -159,10 +159,10 @@ def test_numerics_of_an_experiment_name_their_recipe() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"weights": "fp7"}, "unknown format 'fp7' of weights"),
+        ({"weights": "fp7"}, "unknown format of weights 'fp7'"),
         ({"query": True}, "kv is None"),
-        ({"block": (0, 4)}, "at least 1"),
-        ({"noise": -1.0}, "must be >= 0"),
+        ({"block": (0, 4)}, "a side of block must be >= 1, got 0"),
+        ({"noise": -1.0}, "must be finite and >= 0, got -1.0"),
     ],
 )
 def test_a_recipe_without_meaning_is_refused(fields: dict[str, Any], message: str) -> None:
