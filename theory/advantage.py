@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from theory.arrays import Array, finite_or_zero, namespace
-from theory.decomposition import same_shape
+from theory.arrays import Array, finite_or_zero, namespace, same_shape
 
 Baseline = Literal["none", "global", "group", "group-std", "off-policy-optimal"]
 """none: the reward; global: minus the batch mean; group: minus the mean of the samples of one prompt (GRPO

@@ -27,6 +27,16 @@ def namespace(*arrays: Array) -> Any:
     return array_namespace(*(a for a in arrays if a is not None))
 
 
+def same_shape(what: str, /, **arrays: Array) -> None:
+    """Refuse arrays whose shapes differ (ValueError): broadcasting would pair the wrong entries."""
+    shapes = {name: tuple(x.shape) for name, x in arrays.items()}
+    if len(set(shapes.values())) > 1:
+        got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise ValueError(
+            f"{what} needs {len(shapes)} arrays of one shape, got {got}; align them to the same entries first"
+        )
+
+
 def logsumexp(x: Array, /, *, axis: int = -1, keepdims: bool = False) -> Array:
     """Log of a sum of exponentials in nats; -inf where every entry is -inf, NaN where one is NaN.
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from theory.decomposition import same_shape
 
 ROUNDING = 0.125
 """Nats a log-prob may be above 0: half the spacing of bfloat16 from 32 on, where logits are"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from theory.arrays import Array, namespace
+from theory.arrays import Array, namespace, same_shape
 
 
 class Split(NamedTuple):
@@ -63,16 +63,6 @@ def split(logmu: Array, logpi_s: Array, logpi: Array, /) -> Split:
     """
     same_shape("split", mu=logmu, pi_s=logpi_s, pi=logpi)
     return Split(logmu - logpi_s, logpi_s - logpi)
-
-
-def same_shape(what: str, /, **arrays: Array) -> None:
-    """Refuse arrays whose shapes differ (ValueError): broadcasting would pair the wrong entries."""
-    shapes = {name: tuple(x.shape) for name, x in arrays.items()}
-    if len(set(shapes.values())) > 1:
-        got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise ValueError(
-            f"{what} needs {len(shapes)} arrays of one shape, got {got}; align them to the same entries first"
-        )
 
 
 def _gap(logp: Array, logq: Array) -> Array:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from theory.arrays import Array, count, masked, namespace, reduces_on_host
+from theory.arrays import Array, count, masked, namespace, reduces_on_host, same_shape
 from theory.cumulants import Cumulants, from_central
-from theory.decomposition import same_shape
 from theory.ess import EssState, ess_from_state, ess_state, merge_states
 
 BLOCK = 131_072

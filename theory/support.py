@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.arrays import Array, masked, namespace
-from theory.decomposition import kl, same_shape
+from theory.arrays import Array, masked, namespace, same_shape
+from theory.decomposition import kl
 from theory.records import OFF_SUPPORT_BELOW
 
 
