@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from theory.arrays import same_shape
 
 ROUNDING = 0.125
 """Nats a log-prob may be above 0: half the spacing of bfloat16 from 32 on, where logits are"""
