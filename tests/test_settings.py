@@ -38,7 +38,8 @@ from theory.limits import (
 )
 from theory.monitor import Monitor, Trigger, read_batch
 from theory.resync import should_resync
-from toy.settings import Bandit, Exit, Infrastructure, Sequence
+from toy.settings import Bandit, Exit, Sequence
+from toy.toggles import Infrastructure
 
 CLASSES: dict[type, dict[str, Any]] = {
     Correction: {"cite": "-"},

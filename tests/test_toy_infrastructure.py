@@ -25,8 +25,9 @@ from toy.infrastructure import (
     truncated,
 )
 from toy.policy import Responses
-from toy.settings import STALE, Infrastructure, Sequence
+from toy.settings import STALE, Sequence
 from toy.simulate import ensemble
+from toy.toggles import Infrastructure
 from toy.update import Batch
 
 ENVIRONMENT = Sequence(prompts=3, length=2, vocabulary=5, embedding=4, rank=4, beta=1.5, quantile=0.6, seed=8)

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from theory.limits import LARGEST_COUNT, LARGEST_REAL
+from toy.environment import Environment, build
 from toy.limits import check_quantile, check_reals, check_sizes, check_table
+from toy.settings import Bandit, Exit, Sequence, setting_s
+from toy.simulate import refuse_unrunnable
 
 
 def test_seeds_have_no_upper_end_and_sizes_do() -> None:
@@ -64,3 +67,16 @@ def test_a_quantile_leaves_failures_and_successes() -> None:
             check_quantile(wrong)
     with pytest.raises(ValueError, match="quantile must be finite, got nan"):
         check_quantile(math.nan)
+
+
+@pytest.mark.parametrize("environment", [Sequence(length=3), Exit(length=5), Bandit(prompts=3)])
+def test_an_environment_knows_its_size_before_it_is_built(environment: Environment) -> None:
+    task = build(environment)
+    assert environment.length == task.features_CTUD.shape[1]
+    assert environment.weights == math.prod(task.weights_shape)
+
+
+def test_what_memory_cannot_hold_is_refused_before_it_is_computed() -> None:
+    for changes in ({"samples": 10**8}, {"steps": 10**9}):
+        with pytest.raises(ValueError, match="GiB of memory; lower steps or samples"):
+            refuse_unrunnable(setting_s(**changes))

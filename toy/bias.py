@@ -13,8 +13,8 @@ import numpy as np
 
 from theory import infrastructure as law
 from theory.fisher import gradient, score_mean
-from toy.settings import Infrastructure
 from toy.task import Task
+from toy.toggles import Infrastructure
 
 Vector = Callable[[tuple[int, int, int], np.ndarray], np.ndarray]
 """Mean logit gradient (V) at a state, given the advantage (V) of each token there"""

@@ -15,7 +15,7 @@ from theory.experiment import Experiment
 from theory.records import Provenance, StepRecord, Trace, trace_of
 from toy.environment import memory_of
 from toy.observe import ACCURACY_DRAWS
-from toy.settings import Infrastructure
+from toy.toggles import Infrastructure
 
 AS_DRAWN = ("reward", "discrepancy_rms", "ess_token", "ess_sequence", "ess_total", "mean_w", "logmu", "token")
 """Columns that describe the sampler's batch, which a fault of the pipeline makes differ from the trainer's"""

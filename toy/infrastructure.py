@@ -1,6 +1,6 @@
 """Faults of the pipeline between sampler and trainer, on the toy: what happens to a batch before it is used.
 
-All are off in `toy.settings.Infrastructure` unless asked for; then the compiled loop has none of this code.
+All are off in `toy.toggles.Infrastructure` unless asked for; then the compiled loop has none of this code.
 With any of them on, one function serves all of them: their numbers are traced. Shape suffixes: see
 `toy.task`; M is twice the samples, the new ones and those that were held back a step.
 """
@@ -15,7 +15,8 @@ import numpy as np
 
 from theory.infrastructure import nucleus
 from toy.policy import Responses, at_tokens, flat_index
-from toy.settings import Infrastructure, Memory
+from toy.settings import Memory
+from toy.toggles import Infrastructure
 from toy.update import Batch
 
 NEVER = np.iinfo(np.int32).max

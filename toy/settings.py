@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from theory.advantage import Baseline
 from theory.corrections import Correction
 from theory.corrections import correction as named_correction
 from theory.experiment import Experiment, Numerics
-from theory.limits import (
-    refuse_choice,
-    refuse_count,
-    refuse_flag,
-    refuse_other,
-    refuse_real,
-    refuse_share,
-    shown,
-)
+from theory.limits import refuse_choice, refuse_other, refuse_real, shown
 from toy.limits import check_quantile, check_reals, check_sizes, check_table
+from toy.toggles import Infrastructure
 
 Memory = Literal["first", "last"]
 """What the policy sees of the past. first: the first token, for the whole response (an early decision, then
@@ -27,43 +20,6 @@ before"""
 
 STALE = 64
 """Sync period longer than a run of 40 steps: the articles' stale sampler."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Infrastructure:
-    """What goes wrong between sampler and trainer beside numerics and lag; nothing by default."""
-
-    top_p: float = 1.0
-    """The sampler draws from its smallest set of likeliest tokens with this mass"""
-    processed: bool = False
-    """It reports log-probs after that truncation, and not those before it"""
-    retokenise: tuple[int, int, int] | None = None
-    """Ids (a, b, ab): a response that starts with a, b is trained on as if it started with ab"""
-    keep_wrong: float = 1.0
-    """Probability that a wrong response is trained on; right ones always are"""
-    defer_from: int | None = None
-    """Responses whose first token has this id or a higher one are long and arrive one step late"""
-
-    def __post_init__(self) -> None:
-        """Refuse shares that are none, and ids that are no whole numbers."""
-        check_reals(top_p=self.top_p)
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}; 1 draws from everything")
-        refuse_share("keep_wrong", self.keep_wrong, what="a probability", do="1 filters nothing")
-        refuse_flag("processed", self.processed)
-        pair = self.retokenise
-        if pair is not None and not (isinstance(pair, tuple) and len(pair) == 3):
-            raise ValueError(f"retokenise needs three ids (a, b, ab), got {shown(pair)}; None leaves it out")
-        for name, ids in (
-            ("retokenise", pair),
-            ("defer_from", None if self.defer_from is None else (self.defer_from,)),
-        ):
-            for token in ids or ():
-                refuse_count(f"a token id of {name}", token, least=0)
-        if pair is not None and len(set(pair)) < 3:
-            raise ValueError(
-                f"retokenise needs three ids (a, b, ab) that differ, got {pair}; None leaves it out"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +47,7 @@ class Sequence:
     """Share of the initial policy's responses that score below a success"""
     seed: int = 0
     """Of the environment: fixes logits, features, scores and the engine's frozen noise"""
-    infrastructure: Infrastructure = Infrastructure()
+    infrastructure: Infrastructure = field(default_factory=Infrastructure)
 
     def __post_init__(self) -> None:
         """Refuse sizes no policy has, and token ids outside the vocabulary."""
@@ -118,6 +74,11 @@ class Sequence:
             raise ValueError(
                 f"token ids run from 0 to {self.vocabulary - 1}, got {wrong[0]}; name tokens that exist"
             )
+
+    @property
+    def weights(self) -> int:
+        """Entries of W, which is what is trained."""
+        return self.embedding * self.vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +136,11 @@ class Exit:
         """Ordinary tokens, the wrong one, the exit."""
         return self.words + 2
 
+    @property
+    def weights(self) -> int:
+        """Entries of W, which is what is trained."""
+        return self.embedding * self.vocabulary
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bandit:
@@ -217,6 +183,16 @@ class Bandit:
                 )
             for number in (x for row in table for x in row):
                 refuse_real(f"an entry of {name}", number)
+
+    @property
+    def length(self) -> int:
+        """Tokens of every response."""
+        return 1
+
+    @property
+    def weights(self) -> int:
+        """Logits, which are what is trained."""
+        return self.prompts * self.arms
 
 
 def _rule(correction: str | Correction) -> Correction:

@@ -24,8 +24,8 @@ from toy.families import branches_for, family_of, rule_settings
 from toy.infrastructure import infrastructure_settings
 from toy.keys import words
 from toy.loop import BASELINES, Reported, Settings, Static, simulate
-from toy.settings import Bandit, Infrastructure
 from toy.task import Task
+from toy.toggles import Infrastructure
 
 BYTES_A_TOKEN = 100
 """Memory a drawn token takes at the least, measured on setting S: 645 MB more for 6.4 million tokens"""
@@ -206,13 +206,9 @@ def refuse_unrunnable(experiment: Experiment, seeds: int = 1) -> None:
 def _refuse_too_large(experiment: Experiment, seeds: int) -> None:
     """Raise ValueError for what this machine's memory cannot hold: one call holds a batch and all weights."""
     environment = experiment.environment
-    if isinstance(environment, Bandit):
-        length, weights = 1, environment.prompts * environment.arms
-    else:
-        length, weights = environment.length, environment.embedding * environment.vocabulary
-    batch = BYTES_A_TOKEN * experiment.prompts * experiment.samples * length
+    batch = BYTES_A_TOKEN * experiment.prompts * experiment.samples * environment.length
     # after each step, float32: the trainer's weights and the sampler's
-    record = 4 * experiment.steps * 2 * weights
+    record = 4 * experiment.steps * 2 * environment.weights
     needed, there = seeds * (batch + record), _memory()
     if needed > there:
         raise ValueError(

@@ -19,8 +19,9 @@ from toy import bias
 from toy.ensemble import Ensemble
 from toy.environment import build
 from toy.policy import log_probs
-from toy.settings import Infrastructure, Sequence, setting_s
+from toy.settings import Sequence, setting_s
 from toy.simulate import ensemble
+from toy.toggles import Infrastructure
 
 ENVIRONMENT = Sequence(prompts=4, length=2, vocabulary=8, embedding=6, rank=6, beta=2.0, quantile=0.7)
 """Two tokens, for which all vectors are exact"""
