@@ -18,8 +18,9 @@ from real.model import at_tokens, row_logps
 from real.samplers.base import Rollout
 from theory.arrays import log_remainder
 from theory.centering import coefficients, surrogate
-from theory.corrections import Correction, Logps, log_ratio, lr_factor
+from theory.corrections import Correction, Logps
 from theory.ess import ess_fraction, response_ess
+from theory.weights import log_ratio, lr_factor
 
 
 class Diverged(RuntimeError):

@@ -18,12 +18,10 @@ from theory.corrections import (
     DLC_CLIP,
     Correction,
     Logps,
-    clipped_weight,
     correction,
-    log_ratio,
-    lr_factor,
 )
 from theory.resync import FAILURE_THRESHOLD
+from theory.weights import clipped_weight, log_ratio, lr_factor
 
 UNKNOWN: Any = "pi_0"
 NAMES = ["pg", "is", "tis", "seq-is", "sc", "is-sc", "mis", "icepop", "ppo"]

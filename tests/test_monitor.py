@@ -13,10 +13,11 @@ from tolerances import MONTE_CARLO_Z, algebra
 from theory.crossing import first_below
 from theory.ess import ess_fraction
 from theory.finite_sample import missing_mass
-from theory.monitor import Monitor, Trigger, read_batch
+from theory.monitor import Monitor, read_batch
 from theory.records import StepRecord
 from theory.tail import k_hat, tail_draws
 from theory.tail_ess import LARGEST_INDEX, tail_corrected_ess
+from theory.trigger import Trigger
 
 LN2 = math.log(2)
 

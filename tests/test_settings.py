@@ -36,8 +36,9 @@ from theory.limits import (
     refuse_text,
     shown,
 )
-from theory.monitor import Monitor, Trigger, read_batch
+from theory.monitor import Monitor, read_batch
 from theory.resync import should_resync
+from theory.trigger import Trigger
 from toy.settings import Bandit, Exit, Sequence
 from toy.toggles import Infrastructure
 

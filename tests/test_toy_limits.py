@@ -77,6 +77,6 @@ def test_an_environment_knows_its_size_before_it_is_built(environment: Environme
 
 
 def test_what_memory_cannot_hold_is_refused_before_it_is_computed() -> None:
-    for changes in ({"samples": 10**8}, {"steps": 10**9}):
+    for large in (setting_s(samples=10**8), setting_s(steps=10**9)):
         with pytest.raises(ValueError, match="GiB of memory; lower steps or samples"):
-            refuse_unrunnable(setting_s(**changes))
+            refuse_unrunnable(large)

@@ -35,7 +35,7 @@ from theory.arrays import log_remainder  # noqa: E402
 from theory.centering import coefficients, surrogate  # noqa: E402
 from theory.corrections import Logps, correction  # noqa: E402
 from theory.ess import ess_fraction, response_ess  # noqa: E402
-from theory.monitor import Trigger  # noqa: E402
+from theory.trigger import Trigger  # noqa: E402
 
 HAS_VLLM = find_spec("vllm") is not None
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from theory.arrays import Array, masked, namespace
-from theory.corrections import Correction, Logps, clipped_weight
+from theory.corrections import Correction, Logps
+from theory.weights import clipped_weight
 
 
 class Coefficients(NamedTuple):

@@ -12,57 +12,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from theory.batch import TokenBatch, token_batch
-from theory.corrections import ResyncLevel
 from theory.cumulants import Cumulants
 from theory.finite_sample import EssInterval, MissingMass, ess_interval, missing_mass, numbered
 from theory.forecast import Forecast, forecast
-from theory.limits import refuse_choice, refuse_count, refuse_number, refuse_other, refuse_share, shown
-from theory.resync import FAILURE_THRESHOLD, should_resync
-from theory.tail import k_hat, tail_draws
+from theory.limits import refuse_count, refuse_other
+from theory.resync import FAILURE_THRESHOLD
+from theory.tail import k_hat
 from theory.tail_ess import tail_corrected_ess
 from theory.token_measures import measures_of
+from theory.trigger import Trigger, cautious_index, reasons_for
 
 STEADY_OVER = 5
 """Batches whose tail indices are averaged: one estimate of k scatters by .1, and the correction with it"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trigger:
-    """When the monitor asks for a resync.
-
-    Beside its two rules, both of which can be switched off, a batch asks for one that says nothing of them:
-    one without tokens, or with a token whose ratio is infinite or unknown.
-    """
-
-    ess_below: float = FAILURE_THRESHOLD
-    """Share; on the tail-corrected ESS. 0: never"""
-    level: ResyncLevel = "token"
-    """Whose ESS: tokens, or whole responses"""
-    caution: float = 1.0
-    """Standard errors added to the tail index before it corrects the ESS: a sync too early costs less than
-    one too late. At 0 half of the readings at the threshold fire; above it, more"""
-    missing_above: float = 0.1
-    """Share of the trainer's mass off the sampler's support that is too much; 1: never"""
-    sure: float = 2.0
-    """Standard errors by which the missing mass must exceed it"""
-
-    def __post_init__(self) -> None:
-        """Refuse thresholds that are no shares, and margins that are no numbers of standard errors."""
-        refuse_share("ess_below", self.ess_below, do="0 switches the rule off")
-        refuse_share("missing_above", self.missing_above, do="1 switches the rule off")
-        for name in ("caution", "sure"):
-            got = getattr(self, name)
-            refuse_number(name, got)
-            if not 0 <= got < math.inf:
-                raise ValueError(
-                    f"{name} is a number of standard errors, finite and >= 0, got {shown(got)}; 0: no margin"
-                )
-        refuse_choice("level", self.level, get_args(ResyncLevel))
 
 
 class Reading(NamedTuple):
@@ -173,10 +139,10 @@ def read_batch(
     token, response = (x.astype(np.float64, copy=False) for x in (batch.lag, batch.response_lag))
     chosen = token if by_token else response
     k = found["k_hat"] if by_token else float(k_hat(chosen)) if chosen.size else math.nan
-    steady = np.asarray(_cautious_index([*k_before, k], chosen.size, rule.caution))
+    steady = np.asarray(cautious_index([*k_before, k], chosen.size, rule.caution))
     corrected = float(tail_corrected_ess(chosen, index=steady)) if chosen.size else math.nan
     missing = missing_mass(token, prompt[0])
-    reasons = _reasons(rule, corrected, missing, token)
+    reasons = reasons_for(rule, corrected, missing, token)
     return Reading(
         tokens=int(token.size),
         responses=int(response.size),
@@ -213,35 +179,6 @@ def _prompt_of_each_token(group: Any, batch: TokenBatch) -> tuple[np.ndarray, np
     spoken = batch.length > 0
     of_response, _ = numbered(members[spoken])
     return np.repeat(of_response, batch.length[spoken]), of_response
-
-
-def _cautious_index(k: Sequence[float], draws: int, caution: float) -> float:
-    """Mean of the tail indices known, plus `caution` times its error; NaN if none is."""
-    known = [x for x in k if not math.isnan(x)]
-    if not known:
-        return math.nan
-    mean = sum(known) / len(known)
-    # maximum likelihood of a Pareto shape has error (1 + k)/sqrt(m) over m exceedances
-    return mean + caution * (1 + mean) / math.sqrt(len(known) * tail_draws(draws))
-
-
-def _reasons(rule: Trigger, ess: float, missing: MissingMass, token: np.ndarray) -> tuple[str, ...]:
-    if rule.ess_below == 0 and rule.missing_above == 1:
-        return ()
-    if not token.size:
-        return ("no token counts: nothing is known of the lag",)
-    if unknown := int(np.count_nonzero(~(token < math.inf))):
-        return (
-            f"the ratio pi/pi_s is infinite or unknown at {unknown} of {token.size} tokens: a log-prob is "
-            "-inf or NaN",
-        )
-    reasons = []
-    if should_resync(ess, rule.ess_below):
-        reasons.append(f"tail-corrected {rule.level} ESS {ess:.3f} below {rule.ess_below:g}")
-    surely = missing.value - rule.sure * (0.0 if math.isnan(missing.stderr) else missing.stderr)
-    if surely > rule.missing_above:
-        reasons.append(f"{missing.value:.1%} of the trainer's mass is off the sampler's support")
-    return tuple(reasons)
 
 
 @dataclass(slots=True)

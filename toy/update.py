@@ -16,8 +16,9 @@ from jax.typing import ArrayLike
 
 from theory.advantage import off_policy_optimal
 from theory.centering import coefficients
-from theory.corrections import Correction, Logps, log_ratio, lr_factor
+from theory.corrections import Correction, Logps
 from theory.ess import ess_fraction, response_log_ratio
+from theory.weights import log_ratio, lr_factor
 from toy.families import Family, RuleSettings, rule_of
 from toy.policy import at_tokens, log_probs, pool
 from toy.task import Task

@@ -25,7 +25,8 @@ from real.fullsize.memory import estimate
 from real.fullsize.prompts import prompt_tokens, rewards
 from real.fullsize.resume import FullProgress, restore, save
 from real.fullsize.settings import FullSize
-from real.fullsize.trainer import FullStep, FullTrainer
+from real.fullsize.tables import Update, padded, sequence_table, token_table
+from real.fullsize.trainer import FullTrainer
 from real.fused.stale import FrozenWeights
 from real.loop import draw_seed
 from real.samplers.guard import drawn, refuse_impossible
@@ -44,18 +45,6 @@ LARGEST_BFLOAT16 = 0.1
 """The same where one computes in bfloat16: ten times what its rounding leaves on small models"""
 LARGEST_GROWTH = 3.0
 """Factor by which an engine that rounds may leave more after a sync than it left when it was loaded"""
-
-
-class Update(NamedTuple):
-    """One batch and what was made of it."""
-
-    rollout: FullRollout
-    taken: FullStep
-    measures: dict[str, float]
-    tokens: dict[str, np.ndarray]
-    """Columns of TOKEN_COLUMNS"""
-    sequences: dict[str, np.ndarray]
-    """Columns of SEQUENCE_COLUMNS"""
 
 
 class FullRun(NamedTuple):
@@ -225,7 +214,7 @@ class FullLoop:
         advantage_B = advantages(reward_CN, baseline=self.experiment.baseline).reshape(-1)
         taken = self.trainer.step(rollout, advantage_B)
         trained = time.perf_counter()
-        mask_BT, tables = _padded(rollout, taken)
+        mask_BT, tables = padded(rollout, taken)
         measures = token_measures(*tables, mask=mask_BT)
         if taken.synced:
             self.check_sync(measures["discrepancy_rms"])
@@ -242,8 +231,8 @@ class FullLoop:
             rollout=rollout,
             taken=taken,
             measures=measures,
-            tokens=_token_table(step, rollout, taken, advantage_B),
-            sequences=_sequence_table(step, rollout, reward_CN, version),
+            tokens=token_table(step, rollout, taken, advantage_B),
+            sequences=sequence_table(step, rollout, reward_CN, version),
         )
 
     def check_sync(self, rms: float) -> None:
@@ -300,54 +289,3 @@ class FullLoop:
             off_support=(first.exp() < OFF_SUPPORT_BELOW).double().mean().item(),
             length=sum(rollout.lengths) / len(rollout.lengths),
         )
-
-
-def _padded(rollout: FullRollout, taken: FullStep) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """Mask (B, T) and log mu, log pi_s, log pi at the sampled tokens, padded with 0."""
-    lengths = torch.tensor(rollout.lengths)
-    mask_BT = torch.arange(max(int(lengths.max()), 1)) < lengths[:, None]
-
-    def table(x_N: Tensor) -> Tensor:
-        out = torch.zeros(mask_BT.shape)
-        out[mask_BT] = x_N.float()
-        return out
-
-    return mask_BT, (table(rollout.mu.logp_a), table(taken.logpi_s_N), table(taken.logpi_N))
-
-
-def _token_table(
-    step: int, rollout: FullRollout, taken: FullStep, advantage_B: Tensor
-) -> dict[str, np.ndarray]:
-    """Columns of TOKEN_COLUMNS, one row per response token."""
-    lengths = np.array(rollout.lengths)
-    count = int(lengths.sum())
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return {
-        "step": np.full(count, step, dtype=np.int32),
-        "sequence": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
-        "position": (np.arange(count) - starts).astype(np.int32),
-        "token": rollout.mu.ids[:, 0].numpy(),
-        "mask": np.ones(count, dtype=bool),
-        "logmu": rollout.mu.logp_a.numpy(),
-        "logpi_s": taken.logpi_s_N.numpy(),
-        "logpi": taken.logpi_N.numpy(),
-        "advantage": np.repeat(advantage_B.numpy(), lengths),
-    }
-
-
-def _sequence_table(
-    step: int, rollout: FullRollout, reward_CN: Tensor, trainer_version: int
-) -> dict[str, np.ndarray]:
-    """Columns of SEQUENCE_COLUMNS, one row per response."""
-    count = len(rollout.responses)
-    number = np.arange(count, dtype=np.int32)
-    return {
-        "step": np.full(count, step, dtype=np.int32),
-        "sequence": number,
-        "group": number // rollout.samples,
-        "reward": reward_CN.reshape(-1).numpy(),
-        "length": np.array(rollout.lengths, dtype=np.int32),
-        "finish_reason": np.array(rollout.finish),
-        "sampler_version": np.full(count, rollout.mu.version, dtype=np.int32),
-        "trainer_version": np.full(count, trainer_version, dtype=np.int32),
-    }

@@ -24,8 +24,9 @@ from real.fused.rule import column_coefficients, constant_coefficients, needs_wh
 from real.fused.stale import FrozenWeights, StaleColumns
 from real.trainer import Diverged
 from theory.centering import coefficients
-from theory.corrections import Correction, Logps, log_ratio, lr_factor
+from theory.corrections import Correction, Logps
 from theory.ess import ess_fraction, response_ess
+from theory.weights import log_ratio, lr_factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

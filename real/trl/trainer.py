@@ -26,8 +26,9 @@ from real.trl.supported import refuse
 from theory.arrays import log_remainder
 from theory.centering import coefficients, surrogate
 from theory.corrections import Correction, Logps
-from theory.monitor import Trigger, read_batch
+from theory.monitor import read_batch
 from theory.resync import should_resync
+from theory.trigger import Trigger
 
 
 class LagGRPOTrainer(GRPOTrainer):

@@ -39,7 +39,8 @@ from real.verl.gate import Gate
 from real.verl.losses import rule_of
 from real.verl.required import refuse
 from real.verl.sums import measures_of_sums
-from theory.monitor import Trigger, read_batch
+from theory.monitor import read_batch
+from theory.trigger import Trigger
 
 logger = logging.getLogger(__name__)
 
