@@ -25,6 +25,7 @@ from theory.records import Trace
 from validation import long_responses as study
 from validation.check import Verdict, conclude
 from validation.plan import DLC, IS, IS_RESYNC, ON_POLICY, PG
+from validation.report.long_table import SHOWN, print_courses
 
 TINY = Mini(task="search", eval_every=2, eval_prompts=12, eval_samples=1)
 
@@ -124,7 +125,7 @@ def _close():
 def course(cell, seed, *, accuracy, off, kl, own):
     """A course with given columns, from a start of .25."""
     length = len(accuracy)
-    found = {name: np.zeros(length) for name, _, _ in study.SHOWN} | {
+    found = {name: np.zeros(length) for name, _, _ in SHOWN} | {
         "step": 4 * np.arange(length),
         "accuracy": np.array(accuracy),
         "off_support": np.array(off),
@@ -214,7 +215,7 @@ def test_the_study_keeps_its_runs_and_measures_them_once(tmp_path, monkeypatch, 
     (again,) = study.courses(plan, tmp_path, on_step=lines.append)
     assert len(lines) == 3
     assert again.found["kl_own"].tolist() == first.found["kl_own"].tolist()
-    study.print_courses([first])
+    print_courses([first])
     assert "is, seed 3: token ESS first below 1/2" in capsys.readouterr().out
 
 

@@ -22,7 +22,6 @@ import tyro
 
 from real.settings import SamplerName, longer_responses
 from theory.corrections import correction
-from theory.crossing import first_below
 from theory.estimate import Estimate, mean_estimate
 from theory.experiment import Experiment
 from theory.records import Trace
@@ -228,43 +227,6 @@ def _per_seed(all_courses: Sequence[Course], cell: str) -> str:
     return f"by seed: {', '.join(values)}"
 
 
-SHOWN = (
-    ("accuracy", "acc", "{:.2f}"),
-    ("length", "len", "{:.0f}"),
-    ("unended", "cut", "{:.2f}"),
-    ("off_support", "off", "{:.4f}"),
-    ("any_off", "any", "{:.2f}"),
-    ("exit_own", "exit own", "{:.4f}"),
-    ("exit_sampler", "exit sampler", "{:.4f}"),
-    ("kl_own", "KL own", "{:.3g}"),
-    ("kl_sampler", "KL sampler", "{:.3g}"),
-    ("kl_sampler_reverse", "reverse", "{:.3g}"),
-    ("missing", "1 - mean w", "{:+.3f}"),
-)
-"""Columns of the printed table: name, heading, format"""
-
-
-def print_courses(all_courses: Sequence[Course], /) -> None:
-    """Print every snapshot of every run, and what its rule did."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=150)
-    for c in all_courses:
-        ess = first_below(c.trace.steps["ess_token"], steps=c.trace.steps["step"])
-        resyncs = c.trace.steps["step"][c.trace.steps["resynced"] == 1].tolist()
-        title = f"{c.cell}, seed {c.experiment.seed}: token ESS first below 1/2 at {ess:g}, resyncs {resyncs}"
-        table = Table("step", *(heading for _, heading, _ in SHOWN), "off by quarter", title=title, box=None)
-        for k, step in enumerate(c.found["step"]):
-            parts = " ".join(
-                f"{c.found[name][k]:.3f}" for name in sorted(c.found) if name.startswith("off_segments")
-            )
-            table.add_row(str(int(step)), *(form.format(float(c.found[n][k])) for n, _, form in SHOWN), parts)
-        console.print(table)
-        if c.stopped:
-            console.print(f"stopped: {c.stopped}")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """Make, measure and judge the runs of longer responses."""
@@ -287,6 +249,8 @@ def main(options: Options) -> int:
     """Run the study."""
     from validation.atomic import write_json
     from validation.places import writable
+    from validation.report.long import draw
+    from validation.report.long_table import print_courses
     from validation.results import Results
     from validation.screen import print_verdicts
 
@@ -321,18 +285,9 @@ def main(options: Options) -> int:
         print_verdicts(results)
         if options.json is not None:
             write_json(options.json, results.document())
-        _draw(done, options.figure)
+        draw(done, options.figure)
+        print(f"wrote {options.figure}")
     return 0
-
-
-def _draw(all_courses: Sequence[Course], path: Path) -> None:
-    from validation.atomic import write_text
-    from validation.report.long import figure
-    from validation.report.style import to_svg
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, to_svg(figure(all_courses), name="long", ink="#808080"))
-    print(f"wrote {path}")
 
 
 if __name__ == "__main__":

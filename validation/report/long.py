@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from validation.atomic import write_text
 from validation.plan import ON_POLICY
-from validation.report.style import COLORS, INK, new_figure
+from validation.report.style import COLORS, INK, new_figure, to_svg
 
 if TYPE_CHECKING:
     from validation.long_responses import Course
@@ -44,3 +46,9 @@ def figure(courses: Sequence[Course], /) -> Figure:
         axes.legend(fontsize=7, loc="lower right", title="seed", title_fontsize=7, ncols=2)
     drawn.axes[0].set_ylabel("off-support share of own tokens")
     return drawn
+
+
+def draw(courses: Sequence[Course], path: Path, /) -> None:
+    """Write the figure as SVG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, to_svg(figure(courses), name="long", ink="#808080"))
