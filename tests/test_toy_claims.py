@@ -14,7 +14,7 @@ from validation.check import Verdict, conclude
 from validation.checks import CHECKS, ppo_reference
 from validation.checks.infrastructure import CORRECTIONS
 from validation.evidence import Cell, Evidence, Probe, World
-from validation.gather import leaving, pipeline
+from validation.gather import infrastructure, invisible
 
 STEPS = np.arange(1, 41)
 ENVIRONMENTS = 5
@@ -94,8 +94,8 @@ def gone(seen=0.6, off=0.9, resynced=0.01, accuracy=0.02):
         "least ess, healthy": 0.44,
         "healthy cells": 3.0,
     }
-    for cell in leaving.CELLS:
-        collapsed = cell in leaving.COLLAPSING
+    for cell in invisible.CELLS:
+        collapsed = cell in invisible.COLLAPSING
         found |= {
             f"off-support at the end, {cell}": off if collapsed else 0.01,
             f"largest off-support, {cell}": off if collapsed else resynced,
@@ -181,16 +181,16 @@ def test_an_engine_without_these_runs_fails_nothing():
 
 
 def test_the_probes_hand_over_what_the_checks_read():
-    assert pipeline.CORRECTED == CORRECTIONS
+    assert infrastructure.CORRECTED == CORRECTIONS
     env = 0
-    for name, chosen in pipeline.faults(env).items():
+    for name, chosen in infrastructure.faults(env).items():
         assert name in FAULTS
-        assert chosen.retokenise is None or max(chosen.retokenise) < pipeline.ENVIRONMENT.vocabulary
+        assert chosen.retokenise is None or max(chosen.retokenise) < infrastructure.ENVIRONMENT.vocabulary
 
 
 @pytest.mark.slow
 def test_measured_faults_of_one_environment_are_the_exact_ones():
-    found = pipeline.pipeline(1)
+    found = infrastructure.infrastructure(1)
     assert set(found) == set(faulty())
     assert all(abs(x - 1) < 0.15 for name, x in found.items() if name.endswith("coefficient"))
     assert all(abs(x) < 0.15 for name, x in found.items() if name.endswith("off"))
@@ -198,7 +198,7 @@ def test_measured_faults_of_one_environment_are_the_exact_ones():
 
 @pytest.mark.slow
 def test_the_exit_of_one_environment_hides_its_collapse():
-    found = leaving.leaving(1)
+    found = invisible.invisible(1)
     assert set(gone()) == set(found)
     assert found["off-support at the end, stale pg"] > 0.5
     assert found["kl seen, stale pg"] < found["kl seen, healthy"]

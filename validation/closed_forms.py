@@ -200,7 +200,7 @@ LAWS: Mapping[str, frozenset[str]] = MappingProxyType(
         "toggles": frozenset(
             {"infra-top-p", "infra-retokenisation", "infra-reward-filter", "infra-deferred"}
         ),
-        "watching": frozenset({"forecast", "monitor"}),
+        "monitor": frozenset({"forecast", "monitor"}),
     }
 )
 """Modules of `validation.laws`, and the claims whose laws each holds"""

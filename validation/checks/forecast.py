@@ -16,8 +16,8 @@ from validation.check import Check, Control
 from validation.claims import CLAIMS
 from validation.evidence import Evidence
 from validation.floor import over_groups
+from validation.monitor_trial import Forecasted, forecast_one
 from validation.plan import IS, PG, SC, SEQ_IS
-from validation.watching_trial import Forecasted, forecast_one
 
 MADE_AT = 0.7
 """Sample ESS; at .6 the intervals of the trial were too narrow, at .8 little was known"""

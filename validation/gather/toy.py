@@ -18,7 +18,7 @@ from theory.experiment import Experiment
 from toy.simulate import ensemble
 from validation.derived import derived
 from validation.evidence import Cell, Evidence, Probe, World
-from validation.gather import exact, gradients, leaving, pipeline, watching, weights
+from validation.gather import exact, gradients, infrastructure, invisible, monitor, weights
 from validation.gather.rows import rows_of
 from validation.gather.weights import WEIGHTS, distances_of, ensemble_of, write_weights
 from validation.plan import HALF_BATCH, ON_POLICY, Plan, WorldPlan
@@ -29,9 +29,9 @@ ENGINE = "toy"
 PROBES: Mapping[str, Callable[[int], dict[str, float]]] = MappingProxyType(
     {
         **gradients.PROBES,
-        "monitor": watching.watching,
-        "infra": pipeline.pipeline,
-        "invisible": leaving.leaving,
+        "monitor": monitor.monitor,
+        "infra": infrastructure.infrastructure,
+        "invisible": invisible.invisible,
     }
 )
 """Numbers of one environment, by the name of the analysis"""

@@ -9,7 +9,6 @@ import numpy as np
 
 from theory.estimate import Estimate, mean_estimate
 from validation.evidence import World
-from validation.floor import run_deviations
 from validation.gather.compare import held
 from validation.plan import ON_POLICY
 from validation.table.gather import Measured, Table
@@ -60,10 +59,6 @@ class Bench:
         """Whether a run has lost its accuracy by the end."""
         reference = next(iter(self.worlds.values())).cells[ON_POLICY].accuracy[-1].mean()
         return bool(held(run.trace, "accuracy", self.table.steps)[-1] < COLLAPSED_BELOW * reference)
-
-    def worst(self, sampler: str, correction: str, run: int) -> float:
-        """Largest deviation of one run, floors."""
-        return float(run_deviations(self.worlds[sampler], cell_name(correction))[:, run].max())
 
 
 def cell_name(correction: str) -> str:

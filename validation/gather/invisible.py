@@ -41,7 +41,7 @@ def runs(env: int) -> dict[str, Ensemble]:
     }
 
 
-def leaving(env: int) -> dict[str, float]:
+def invisible(env: int) -> dict[str, float]:
     """Compare what is seen at the step of collapse with the largest that healthy runs show.
 
     Numbers at a collapse are means over the runs that reach it, and NaN where none does.

@@ -1,4 +1,4 @@
-"""Forecast and monitor judged on fresh toy runs: ``python -m validation.watching_trial``.
+"""Forecast and monitor judged on fresh toy runs: ``python -m validation.monitor_trial``.
 
 Environments 200-219; 100-105 and 110-114 served to fix the grids of `theory.forecast` and the rule of
 `theory.monitor`, and no other environment was looked at. What it printed is in LOG.md.

@@ -1,6 +1,6 @@
 """Figure of claim ``invisible``: what the trainer does beside what the sampler's side shows of it.
 
-    python -m validation.report.leaving docs/invisible.svg [--env 3]
+    python -m validation.report.invisible docs/invisible.svg [--env 3]
 
 Makes its own runs, seconds once the setting is compiled. Suffixes: S training seeds, K steps.
 """
@@ -29,7 +29,7 @@ PANELS = {
 }
 
 
-def leaving_figure(curves: Mapping[str, Mapping[str, np.ndarray]], /) -> Figure:
+def invisible_figure(curves: Mapping[str, Mapping[str, np.ndarray]], /) -> Figure:
     """Draw one panel a measure, one line a cell.
 
     Parameters
@@ -55,7 +55,7 @@ def leaving_figure(curves: Mapping[str, Mapping[str, np.ndarray]], /) -> Figure:
 def curves_of(env: int, /) -> dict[str, dict[str, np.ndarray]]:
     """Run the cells of one environment and return what the panels draw."""
     from toy.measure import own_prefix_kl
-    from validation.gather.leaving import runs
+    from validation.gather.invisible import runs
 
     found = {}
     for name, e in runs(env).items():
@@ -76,7 +76,7 @@ class Options:
 
 def main(options: Options) -> int:
     """Write the figure; 0 when it was written."""
-    svg = to_svg(leaving_figure(curves_of(options.env)), name="invisible", ink="#808080")
+    svg = to_svg(invisible_figure(curves_of(options.env)), name="invisible", ink="#808080")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_file(options.out, lambda path: path.write_text(svg, encoding="utf-8"))
     print(f"wrote {options.out}")

@@ -50,7 +50,7 @@ def faults(env: int) -> Mapping[str, Infrastructure]:
     )
 
 
-def pipeline(env: int) -> dict[str, float]:
+def infrastructure(env: int) -> dict[str, float]:
     """Measure every fault in one environment."""
     task = build(dataclasses.replace(ENVIRONMENT, seed=env))
     start = _policy(task)

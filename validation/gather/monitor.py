@@ -1,4 +1,4 @@
-"""The monitor on fresh, heavy-tailed toy runs, with the machinery of `validation.watching_trial`."""
+"""The monitor on fresh, heavy-tailed toy runs, with the machinery of `validation.monitor_trial`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from toy.settings import setting_s
+from validation.monitor_trial import WATCHED, Watched, watch_runs
 from validation.plan import QUANTILE
-from validation.watching_trial import WATCHED, Watched, watch_runs
 
 SAMPLES = 4
 """Responses per prompt: 256 tokens a step, so few that heavy tails are missed. On environments 0-2 and 20-24
@@ -20,7 +20,7 @@ EARLY = 2
 """Steps before the crossing from which on a firing counts as a false alarm"""
 
 
-def watching(env: int) -> dict[str, float]:
+def monitor(env: int) -> dict[str, float]:
     """Compare the firing of monitor and plain ESS with the exact crossing, over one environment's runs."""
     runs = [
         run
