@@ -23,6 +23,8 @@ from real.settings import Mini
 from real.verl.gate import Gate
 from theory.corrections import Correction, correction
 from theory.experiment import Experiment, Numerics
+from theory.finite_sample import ess_interval
+from theory.forecast import forecast
 from theory.limits import (
     LARGEST_COUNT,
     LARGEST_REAL,
@@ -39,7 +41,8 @@ from theory.limits import (
 from theory.monitor import Monitor, read_batch
 from theory.resync import should_resync
 from theory.trigger import Trigger
-from toy.settings import Bandit, Exit, Sequence
+from toy.settings import Bandit, Exit, Sequence, setting_s
+from toy.simulate import ensemble
 from toy.toggles import Infrastructure
 
 CLASSES: dict[type, dict[str, Any]] = {
@@ -184,6 +187,36 @@ def test_reading_a_batch_refuses_what_the_monitor_refuses(options: dict[str, Any
     logs = np.log(np.full((2, 3), 0.5))
     with pytest.raises(ValueError, match=r"got .*; "):
         read_batch(None, logs, logs, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"level": "0.9"},
+        {"level": True},
+        {"threshold": None},
+        {"horizon": math.nan},
+        {"horizon": "20"},
+        {"paths": 0},
+        {"paths": 2.5},
+        {"seed": -1},
+    ],
+)
+def test_a_forecast_refuses_options_of_a_wrong_type(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"got .*; "):
+        forecast([0.9, 0.8], **options)
+
+
+@pytest.mark.parametrize("options", [{"level": None}, {"resamples": "9"}, {"resamples": True}, {"seed": 0.5}])
+def test_an_interval_refuses_options_of_a_wrong_type(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"got .*; "):
+        ess_interval(np.zeros(4), **options)
+
+
+@pytest.mark.parametrize("seeds", [0, -1, 2.0, "3", None, True, math.nan])
+def test_an_ensemble_refuses_what_is_no_number_of_seeds(seeds: Any) -> None:
+    with pytest.raises(ValueError, match=r"seeds must be .*, got .*; 1 is the smallest"):
+        ensemble(setting_s(), seeds=seeds)
 
 
 ANYTHING = st.one_of(

@@ -352,7 +352,7 @@ def test_what_the_toy_cannot_run_is_refused_in_one_line(experiment, message):
 
 
 def test_an_ensemble_needs_a_seed():
-    with pytest.raises(ValueError, match="at least one seed, got 0"):
+    with pytest.raises(ValueError, match="seeds must be >= 1, got 0"):
         ensemble(tiny(), seeds=0)
 
 

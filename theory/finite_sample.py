@@ -15,6 +15,7 @@ import numpy as np
 
 from theory.arrays import logsumexp
 from theory.ess import EssState, ess_fraction, ess_from_state
+from theory.limits import refuse_count, refuse_number
 
 BLOCK = 64
 """Resamples drawn at a time: bounds the memory to 64 counts per group"""
@@ -90,10 +91,11 @@ def ess_interval(
     ValueError
         For a level outside (0, 1), fewer than one resample, or groups that do not fit the draws.
     """
+    refuse_number("level", level)
     if not 0 < level < 1:
         raise ValueError(f"level is a coverage strictly between 0 and 1, got {level}; .95 is usual")
-    if resamples < 1:
-        raise ValueError(f"resamples must be >= 1, got {resamples}; 1000 are usual")
+    refuse_count("resamples", resamples, least=1)
+    refuse_count("seed", seed, least=0, most=math.inf)
     x = np.asarray(log_ratio, dtype=np.float64).ravel()
     if x.size == 0:
         return EssInterval(math.nan, math.nan, math.nan, 0)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from theory.limits import refuse_count, refuse_number, refuse_real
 from theory.resync import FAILURE_THRESHOLD
 
 RELAXATION = (0.5, 1.0)
@@ -99,11 +100,19 @@ def forecast(
     Raises
     ------
     ValueError
-        For a level or threshold outside (0, 1), or one ESS and lag too few or many.
+        For a level or threshold outside (0, 1), a horizon below 1, no path, or one ESS and lag too few or
+        many.
     """
     for name, share in (("level", level), ("threshold", threshold)):
+        refuse_number(f"{name} of a forecast", share)
         if not 0 < share < 1:
-            raise ValueError(f"{name} of a forecast lies strictly between 0 and 1, got {share}")
+            raise ValueError(
+                f"{name} of a forecast lies strictly between 0 and 1, got {share}; leave it out for "
+                "the usual one"
+            )
+    refuse_real("horizon", horizon, least=1)
+    refuse_count("paths", paths, least=1)
+    refuse_count("seed", seed, least=0, most=math.inf)
     with np.errstate(divide="ignore"):  # an ESS of 0 is beyond every threshold
         y = -np.log(np.asarray(ess, dtype=np.float64))
     k = np.arange(1, y.size + 1, dtype=np.float64) if lag is None else np.asarray(lag, dtype=np.float64)

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from theory.experiment import Experiment
+from theory.limits import refuse_count
 from theory.records import StepRecord, Trace
 from toy import cache
 from toy.engine import engine_settings
@@ -182,8 +183,7 @@ def _prepare(
 def refuse_unrunnable(experiment: Experiment, seeds: int = 1) -> None:
     """Raise ValueError, in one line, for an experiment the toy cannot run."""
     environment = experiment.environment
-    if seeds < 1:
-        raise ValueError(f"an ensemble needs at least one seed, got {seeds}; three or more give an error")
+    refuse_count("seeds", seeds, least=1)
     if experiment.prompts != environment.prompts:
         raise ValueError(
             f"the toy draws every prompt of its environment each step, got prompts={experiment.prompts} with "
