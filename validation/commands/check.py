@@ -120,8 +120,10 @@ def _plan(options: Options) -> Plan | None:
             from real.weights_file import check_weights
             from validation.plan import real_plan
 
-            check_weights(options.model or "mini", TASKS["countdown"])
-            return real_plan(options.seed, sampler=options.sampler or "vllm", model=options.model or "mini")
+            model = options.model or "mini"
+            made = real_plan(options.seed, sampler=options.sampler or "vllm", model=model)
+            check_weights(model, TASKS["countdown"])
+            return made
         case "theory":
             return None
 
