@@ -25,7 +25,20 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
 )
 
 
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+
+_OURS: set[str] = set()
+
+
 def prepare() -> None:
     """Set each of `VARIABLES` that the user has not set."""
-    for name, value in VARIABLES.items():
-        os.environ.setdefault(name, value)
+    for name in VARIABLES.keys() - os.environ.keys():
+        os.environ[name] = VARIABLES[name]
+        _OURS.add(name)
+
+
+def allow_hub() -> None:
+    """Let a hub id be looked up, unless the user has said offline; before transformers is imported."""
+    for name in OFFLINE:
+        if name in _OURS or name not in os.environ:
+            os.environ[name] = "0"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tolerances import BITWISE, OTHER_LIBRARY_FLOAT32
 
+from real import process
 from real.process import prepare
 
 prepare()
@@ -551,3 +555,41 @@ class TestVllm:
                 experiment(environment, steps=9), checkpoint=tmp_path / "run", resume=True,
                 tokenizer=byte_tokenizer(),
             )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("set_by_user", "reached"),
+    [({}, True), ({"HF_HUB_OFFLINE": "1"}, False), ({"HF_HUB_OFFLINE": "0"}, True)],
+)
+def test_a_hub_id_is_looked_up_unless_the_user_has_said_offline(
+    set_by_user: dict[str, str], reached: bool
+) -> None:
+    """Every process of ours starts offline; what asks for a model by its hub id must undo that."""
+    look = (
+        "import real; from real import process; process.allow_hub(); process.prepare(); "
+        "from huggingface_hub import constants; print(constants.HF_HUB_OFFLINE)"
+    )
+    clean = {k: v for k, v in os.environ.items() if k not in process.OFFLINE}
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=clean | set_by_user, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(not reached)]
+
+
+def test_a_full_size_run_by_hub_id_is_not_offline() -> None:
+    asked = (
+        "from real.fullsize.__main__ import main; "
+        "main(['--environment.model', MODEL, '--correction', 'nonsense']); "
+        "from huggingface_hub import constants; print(constants.HF_HUB_OFFLINE)"
+    )
+    clean = {k: v for k, v in os.environ.items() if k not in process.OFFLINE}
+    for model, offline in (("nobody/none", "False"), (".", "True")):
+        done = subprocess.run(
+            [sys.executable, "-c", f"MODEL = {model!r}; {asked}"],
+            env=clean,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.split() == [offline]
+        assert "nonsense" in done.stderr

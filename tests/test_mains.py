@@ -21,7 +21,7 @@ MAINS = (
     "real.fp8.strength",
     "real.verl.launch",
     "real.trl.countdown",
-    "validation.report.leaving",
+    "validation.report.invisible",
     "validation.long_responses",
     "validation.audit.command",
 )
@@ -73,7 +73,7 @@ def test_each_main_of_the_real_engine_refuses_by_itself(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("module", ["validation.report.leaving", "validation.long_responses"])
+@pytest.mark.parametrize("module", ["validation.report.invisible", "validation.long_responses"])
 def test_a_study_refuses_in_one_line_too(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", module, "--nonsense", "1"], capture_output=True, text=True, check=False

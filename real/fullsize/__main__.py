@@ -6,7 +6,6 @@ python -m real.fullsize --environment.model ./Qwen3-0.6B --correction dlc --sync
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -82,9 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(settings: Settings) -> int:
     if not Path(settings.environment.model).exists():
-        # a hub id has to be looked up; everything else stays offline
-        os.environ.setdefault("HF_HUB_OFFLINE", "0")
-        os.environ.setdefault("TRANSFORMERS_OFFLINE", "0")
+        process.allow_hub()
     process.prepare()
     with usage():
         job = experiment(settings)

@@ -84,4 +84,4 @@ def main(options: Options) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(start(Options, "python -m validation.report.leaving", main))
+    raise SystemExit(start(Options, "python -m validation.report.invisible", main))

@@ -7,7 +7,6 @@ off-support shares and resyncs are.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -159,12 +158,10 @@ def _run(plan: TablePlan, options: Options) -> int:
     from validation.table.gather import gather
 
     writable(options.json)
-    if not Path(options.model or MODELS[options.preset]).exists():
-        # a hub id has to be looked up; everything else stays offline
-        os.environ.setdefault("HF_HUB_OFFLINE", "0")
-        os.environ.setdefault("TRANSFORMERS_OFFLINE", "0")
     from real import process
 
+    if not Path(options.model or MODELS[options.preset]).exists():
+        process.allow_hub()
     process.prepare()
     from real.fullsize.devices import cards, place
 
