@@ -6,7 +6,7 @@
 #   make test      installs what the tests need and runs them all
 #   make test-integrations   the verl and TRL adapters, each in an environment of its own (.venv-trl, .venv-verl)
 #   make lint      ruff, pyright, import rules
-#   make bench     the benchmarks, that beside verl's helper in verl's environment
+#   make bench     the benchmarks, that beside verl's helper in verl's environment; draws report/throughput.svg
 #   make docs      the documentation as a site, docs/_build/html/index.html
 #
 # PIP_ARGS is handed to pip. On Linux without a GPU,
@@ -47,8 +47,10 @@ lint: $(VENV)/.tested
 	@$(VENV)/bin/lint-imports
 	@$(VENV)/bin/pyright
 bench: $(VENV)/.tested .venv-verl/.installed
-	@$(PY) -m pytest benchmarks/bench_*.py --benchmark-only $(PYTEST_ARGS)
-	@.venv-verl/bin/python -m pytest -p no:cacheprovider benchmarks/bench_statistics.py --benchmark-only $(PYTEST_ARGS)
+	@$(PY) -m pytest -s benchmarks/bench_fused.py benchmarks/bench_real.py --benchmark-only $(PYTEST_ARGS)
+	@.venv-verl/bin/python -m pytest -s -p no:cacheprovider benchmarks/bench_statistics.py --benchmark-only $(PYTEST_ARGS)
+	@$(PY) benchmarks/bench_toy.py --figure report/throughput.svg
+	@$(PY) benchmarks/bench_audit.py
 test-integrations: .venv-trl/.installed .venv-verl/.installed
 	@.venv-trl/bin/python -m pytest -p no:cacheprovider tests/test_trl.py tests/test_trackers.py tests/test_hooks.py tests/test_doctor.py $(PYTEST_ARGS)
 	@.venv-verl/bin/python -m pytest -p no:cacheprovider tests/test_verl.py tests/test_verl_engine.py tests/test_verl_trainer.py tests/test_doctor.py $(PYTEST_ARGS)

@@ -187,6 +187,7 @@ def draw(got: dict, path: Path) -> None:
     figure.axes[0].set_ylabel("run-steps per CPU-second")
     figure.axes[0].set_title("growth of the toy's throughput")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(to_svg(figure, name="throughput", ink="#808080"), encoding="utf-8")
 
 

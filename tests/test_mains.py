@@ -24,6 +24,8 @@ MAINS = (
     "validation.report.invisible",
     "validation.long_responses",
     "validation.audit.command",
+    "validation.dlc_default",
+    "validation.monitor_trial",
 )
 """All read their options by `real.command_line`"""
 

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated, Literal
 
+import tyro
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from real.command_line import start
 from theory.corrections import Correction, correction
 from theory.experiment import Numerics
 
@@ -157,16 +160,23 @@ def summary(cells: list[Cell]) -> Table:
     return table
 
 
-def main(engine: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Every clip and both ESS levels of DLC's gate, on fresh runs of one engine; half an hour or more."""
+
+    engine: Annotated[Literal["toy", "real"], tyro.conf.Positional] = "toy"
+    """Which half to run"""
+
+
+def main(options: Options) -> int:
     """Run one engine's half and print every cell and the summary."""
-    if engine not in ("toy", "real"):
-        raise SystemExit(f"dlc_default runs 'toy' or 'real', got {engine!r}")
     cells = []
-    for cell in toy_cells() if engine == "toy" else real_cells():
+    for cell in toy_cells() if options.engine == "toy" else real_cells():
         cells.append(cell)
         print(cell, flush=True)
     Console(width=140).print(summary(cells))
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "toy")
+    sys.exit(start(Options, "python -m validation.dlc_default", main))

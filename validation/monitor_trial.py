@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from real.command_line import start
 from theory.corrections import Correction, correction
 from theory.crossing import extrapolated, first_below, gaussian_kl, gaussian_var
 from theory.forecast import forecast
@@ -227,13 +229,19 @@ def monitor_table(runs: list[Watched]) -> Table:
     return table
 
 
-def main() -> None:
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Forecast and monitor judged on fresh toy runs; several minutes. There is nothing to set."""
+
+
+def main(options: Options) -> int:
     """Run both trials and print them."""
     console = Console(width=150)
     console.print(forecast_table(list(forecasts())))
     console.print("* measured at each step, so it knows the run up to the crossing: no forecast")
     console.print(monitor_table(list(watched())))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(start(Options, "python -m validation.monitor_trial", main))
