@@ -29,6 +29,7 @@ from validation.report.spark import spark
 from validation.report.table_page import heat, name_of, read_tables, render_table
 from validation.store import Store
 from validation.table.articles import beside
+from validation.table.gather import file_stem
 from validation.table.plan import mini_plan
 from validation.table.progress import Pace
 from validation.table.ranks import Checkpoints, correlations, spearman
@@ -206,6 +207,23 @@ def test_every_cell_is_measured_and_shared_cells_are_run_once(made: tuple[Path, 
     assert cells["stale-64", "pg"]["runs"] != cells["reference", "pg"]["runs"]
     # two on-policy runs, on-policy pg with a seed of its own, stale pg, stale sc
     assert len(list((root / "runs" / "real").glob("*/status.json"))) == 5
+
+
+def test_a_table_of_other_settings_never_takes_the_place_of_the_whole_one(tmp_path: Path) -> None:
+    other = tmp_path / "other.safetensors"
+    other.touch()
+
+    def point(**changes: Any) -> str:
+        return mini_plan(samplers=("stale-64",), corrections=("sc",), **changes).point
+
+    assert point() == "A"
+    assert point(point="B", seeds=(30,)) == "B"
+    others = [point(engine="torch"), point(steps=12), point(prompts=8), point(model=str(other))]
+    assert others == ["A, torch", "A, 12 steps", "A, 8 x 8", "A, model other"]
+    stems = {file_stem({"preset": "mini", "point": name}) for name in ("A", *others)}
+    assert stems == {
+        "mini-A", "mini-A-torch", "mini-A-12-steps", "mini-A-8-x-8", "mini-A-model-other"
+    }  # fmt: skip
 
 
 def test_deviations_are_counted_in_the_floor_of_the_on_policy_runs(made: tuple[Path, dict[str, Any]]) -> None:
@@ -406,9 +424,10 @@ def test_the_page_has_a_section_a_cell_and_a_link_to_it(made: tuple[Path, dict[s
 
 def test_the_report_writes_the_tables_it_finds(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     (found,) = read_tables(made[0] / "runs" / "tables")
-    assert name_of(found) == "table-mini-A.html"
+    # no working point is what it is called where its settings are not the usual ones
+    assert name_of(found) == "table-mini-A-torch-2-steps-4-x-8.html"
     assert main(["report", "--runs", str(made[0] / "runs"), "--out", str(tmp_path / "index.html")]) == 0
-    assert (tmp_path / "table-mini-A.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / name_of(found)).read_text().startswith("<!doctype html>")
     (made[0] / "runs" / "tables" / "broken.json").write_text("{")
     try:
         with pytest.raises(ValueError, match="is not JSON; delete it"):

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from validation.report.spark import spark
 from validation.report.table_figures import FIGURES, samplers_of
 from validation.table.articles import NOTES, beside
+from validation.table.gather import file_stem
 from validation.table.screen import number
 
 TEMPLATE = "table.html.j2"
@@ -45,7 +46,7 @@ def read_tables(folder: Path, /) -> list[dict[str, Any]]:
 
 def name_of(made: Mapping[str, Any], /) -> str:
     """File name of a table's page."""
-    return f"table-{made['preset']}-{made['point']}.html".replace(" ", "-")
+    return f"table-{file_stem(made)}.html"
 
 
 def heat(floors: float | None, /) -> int:

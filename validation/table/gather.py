@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -219,10 +220,15 @@ def _compare(
 FOLDER = "tables"
 
 
+def file_stem(made: Mapping[str, Any], /) -> str:
+    """Name of a table's files: its preset and its working point, with what is unusual of its settings."""
+    return re.sub(r"[^\w.+-]+", "-", f"{made['preset']}-{made['point']}")
+
+
 def keep(made: Mapping[str, Any], root: Path, /) -> Path:
     """Keep a table's document where the report finds it: the last one of each preset and point."""
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{made['preset']}-{made['point']}.json".replace(" ", "-")
+    path = folder / f"{file_stem(made)}.json"
     write_json(path, made)
     return path
