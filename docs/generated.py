@@ -99,7 +99,7 @@ PEERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "verl training/rollout_probs_diff_mean": ("-", "probabilities, not their logs"),
         "verl training/rollout_probs_diff_max": ("-", "probabilities, not their logs"),
         "verl training/rollout_probs_diff_std": ("-", "probabilities, not their logs"),
-        "verl training/rollout_actor_probs_pearson_corr": ("-", "near 1 whatever happens to rare tokens"),
+        "verl training/rollout_actor_probs_pearson_corr": ("-", "of probabilities: rare tokens do not move it"),
         "ms-swift rollout_correction/ess": ("ESS", "of w clipped to [1/2, 2]: cannot fall below .64"),
         "TRL sampling/sampling_logp_difference/mean": ("-", "mean of the absolute log ratio"),
         "TRL sampling/sampling_logp_difference/max": ("-", "largest absolute log ratio"),
@@ -124,7 +124,7 @@ def example_batch() -> dict[str, float]:
     """Peers' metrics and ours on one batch: 512 x 64 tokens, a Gaussian lag of raw token ESS one half."""
     rng = np.random.default_rng(0)
     variance = math.log(2)
-    logmu = np.log(rng.uniform(0.05, 1, (512, 64)))
+    logmu = np.log(rng.uniform(0.0005, 0.02, (512, 64)))  # pi = w mu is a probability too
     log_w = rng.normal(-variance / 2, math.sqrt(variance), logmu.shape)
     d = split(logmu, logmu, logmu + log_w).lag
     sums = PeerSums()

@@ -75,7 +75,6 @@ STEP_COLUMNS = _columns(
     resynced=("bool", "whether the ESS rule synced after this step, before the schedule would have"),
     synced=("bool", "whether the sampler had the trainer's weights when it sampled this step's batch"),
     kl_sampler=("nats/token", "KL(mu||pi) on the sampler's own prefixes"),
-    kl_floor=("nats/token", "KL to a reference run on the first argument's prefixes"),
     off_support=("share", "tokens of the trainer's own responses with initial probability < 1e-3"),
     accuracy=("share", "held-out responses that are right"),
     seconds_sample=("s", "time in the sampler"),
