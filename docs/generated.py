@@ -99,7 +99,7 @@ PEERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "verl training/rollout_probs_diff_mean": ("-", "probabilities, not their logs"),
         "verl training/rollout_probs_diff_max": ("-", "probabilities, not their logs"),
         "verl training/rollout_probs_diff_std": ("-", "probabilities, not their logs"),
-        "verl training/rollout_actor_probs_pearson_corr": ("-", "of probabilities: rare tokens do not move it"),
+        "verl training/rollout_actor_probs_pearson_corr": ("-", "of probabilities: blind to rare tokens"),
         "ms-swift rollout_correction/ess": ("ESS", "of w clipped to [1/2, 2]: cannot fall below .64"),
         "TRL sampling/sampling_logp_difference/mean": ("-", "mean of the absolute log ratio"),
         "TRL sampling/sampling_logp_difference/max": ("-", "largest absolute log ratio"),
