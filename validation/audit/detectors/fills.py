@@ -14,6 +14,9 @@ MOST_VALUES = 6
 FEWEST = 3
 USUAL = (0.0, 1.0, -1.0, -100.0, -1000.0)
 """Fill values frameworks use: one constant on the other side does not clear them"""
+NEAR_ZERO = 2**-7
+"""Nats below which, 0 itself apart, equal values are rounding: float32 steps by up to 4e-6 where logits are,
+and the bfloat16 next to 1 is 2^-8 less. Many tokens that are all but certain share such a value"""
 DISAGREES = 0.3
 """Nats between the two sides from which a fill value is told from a true log-prob of the same size"""
 
@@ -40,9 +43,10 @@ def _frequent(values: np.ndarray) -> list[float]:
     """Values that occur often enough to be looked at, most frequent first."""
     if not values.size:
         return []
-    names, counts = np.unique(values, return_counts=True)
-    order = np.argsort(-counts)[:MOST_VALUES]
     least = max(FEWEST, int(3e-4 * values.size))
+    exact = values[(values == 0) | (np.abs(values) > NEAR_ZERO)]
+    names, counts = np.unique(exact, return_counts=True)
+    order = np.argsort(-counts)[:MOST_VALUES]
     return [float(names[i]) for i in order if counts[i] >= least]
 
 
