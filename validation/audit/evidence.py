@@ -84,6 +84,8 @@ class Evidence:
         self.rows = sample.rows
         self.step = self._row_column("step")[self.row] if size else np.zeros(0, dtype=np.int64)
         self.gap = self._gaps(at, owner)
+        self.dated = self._dated(at, owner)
+        """Tokens whose versions are known on both sides"""
         self.behind = self._behind(at, owner)
         """Updates the sampler is behind by its own claim.
 
@@ -111,8 +113,15 @@ class Evidence:
             return np.zeros(0, dtype=np.int64)
         version = self.sample.tokens["version"][at]
         trainer = self._row_column("trainer_version")[owner[at]]
-        known = (version != UNKNOWN) & (trainer != UNKNOWN)
+        known = self._dated(at, owner)
         return np.where(known, np.where(known, trainer, 0) - np.where(known, version, 0), -1)
+
+    def _dated(self, at: np.ndarray, owner: np.ndarray) -> np.ndarray:
+        """Whether the versions of both sides were logged, by token."""
+        if not len(at):
+            return np.zeros(0, dtype=bool)
+        trainer = self._row_column("trainer_version")[owner[at]]
+        return (self.sample.tokens["version"][at] != UNKNOWN) & (trainer != UNKNOWN)
 
     def _behind(self, at: np.ndarray, owner: np.ndarray) -> np.ndarray:
         """Version gap, or step minus version where only the sampler's version was logged.
@@ -156,6 +165,11 @@ class Evidence:
         behind = self.behind[self.live]
         several = len(np.unique(self.step[self.live])) > 2
         return several and behind.size > 0 and behind[0] != UNKNOWN and bool((behind == behind[0]).all())
+
+    @property
+    def apart(self) -> bool:
+        """Whether versions were logged and none are equal: d holds lag, and no token tells how much."""
+        return self.lag_free != "yes" and bool(self.dated.any())
 
     @property
     def has_lag(self) -> bool:

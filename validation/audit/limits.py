@@ -40,7 +40,14 @@ def of(
             "the trainer's log-probs were not logged: log them at the sampler's weights (pi_s) and now (pi),"
             " beside mu"
         )
-    elif collected.reference == "logpi" and not (evidence.gap >= 0).any():
+    elif evidence.apart:
+        gaps = evidence.gap[evidence.dated]
+        out.append(
+            "numerics and lag are not separated: no token of equal version was logged (version gaps"
+            f" {gaps.min()} to {gaps.max()}); log the trainer's log-probs at the sampler's weights (pi_s), or"
+            " a step right after a sync"
+        )
+    elif collected.reference == "logpi" and not (evidence.gap == 0).any():
         out.append(
             "numerics and lag are not separated: the log holds mu and pi only; log the trainer's log-probs at"
             " the sampler's weights, or sampler and trainer versions (tokens of equal version give the floor)"

@@ -26,8 +26,8 @@ def detect(evidence: Evidence, shapes: Shapes, /) -> list[Finding]:
     """Trainer noise first, then shape along rows, steps and rows, then tails and size."""
     finding = _self_noise(evidence)
     found = [] if finding is None else [finding]
-    if not shapes.enough:
-        return found
+    if not shapes.enough or evidence.apart:
+        return found  # what the engine does at equal weights is in no token of such a log
     for look in (_position, _drift, _unequal):
         finding = look(evidence, shapes)
         if finding is not None:
@@ -135,8 +135,6 @@ def _drift(evidence: Evidence, shapes: Shapes) -> Finding | None:
     if course.shape != "drift" or shapes.by_rows:
         return None
     total = evidence.lag_free == "no"
-    if total and (evidence.gap >= 0).any():
-        return None  # the versions tell how far behind the engine is: lag may grow with it
     assumed = total or (evidence.lag_free == "assumed" and not evidence.in_lockstep)
     least = STEEP_TOTAL if total else 1.5 if assumed else 1.35
     if course.ratio < least or (assumed and not _still_growing(shapes.series.value)):

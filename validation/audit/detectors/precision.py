@@ -168,7 +168,7 @@ def _size(evidence: Evidence, shapes: Shapes) -> Finding | None:
             (
                 "lag: the weights are equal"
                 if evidence.lag_free == "yes"
-                else "lag is not excluded: versions are not logged"
+                else "lag is not excluded: the versions of both sides are not logged"
             ),
             "growth with position, step or row: none is seen",
         ),
