@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from audit_files import canonical
@@ -54,6 +56,29 @@ def test_the_same_mismatch_at_equal_versions_is_the_engine_s(tmp_path, scale):
     assert said.findings[0].kind == "engine-numerics"
     assert not [f for f in said.findings if f.kind == "lag"]
     assert [line for line in said.cannot_know if "judged on tokens of equal version" in line]
+
+
+def test_old_log_probs_of_other_versions_are_not_laid_on_the_engine_either(tmp_path):
+    """AReaL's prox_logp is the trainer at its last version, here four updates on."""
+    log, path = total(0.8, 4), tmp_path / "areal.jsonl"
+    assert log.pi is not None
+    records = [
+        {
+            "input_ids": [1, *log.ids[i].tolist()],
+            "loss_mask": [0] + [1] * 100,
+            "logprobs": [0.0, *log.mu[i].tolist()],
+            "prox_logp": [0.0, *log.pi[i].tolist()],
+            "versions": [-1] + [int(log.step[i]) - 4] * 100,
+            "trainer_version": int(log.step[i]),
+            "step": int(log.step[i]),
+        }
+        for i in range(len(log.ids))
+    ]
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    said = audit([str(path)])
+    assert [f.kind for f in said.findings] == ["lag"]
+    assert said.findings[0].figures[0].what == "rms log mu - log old at version gap 4, nats"
+    assert [line for line in said.cannot_know if line.startswith("d may contain lag: prox_logp")]
 
 
 def test_lag_that_grows_with_gaps_above_none_is_surer(tmp_path):

@@ -40,7 +40,7 @@ def of(
             "the trainer's log-probs were not logged: log them at the sampler's weights (pi_s) and now (pi),"
             " beside mu"
         )
-    elif evidence.apart:
+    elif collected.reference == "logpi" and evidence.apart:
         gaps = evidence.gap[evidence.dated]
         out.append(
             "numerics and lag are not separated: no token of equal version was logged (version gaps"
