@@ -83,9 +83,10 @@ def moment_state(x: Array, /, *, mask: Array | None = None, axis: int = -1, dtyp
     square = dev * dev
     last = axis % x.ndim - x.ndim
 
+    zero_or_nan = xp.squeeze(xp.where(exists, xp.zeros_like(mean), float("nan") * mean), axis=axis)
+
     def moment(value: Array) -> Array:
-        value = xp.astype(value, wide)
-        return xp.where(xp.squeeze(exists, axis=axis), value, float("nan") * xp.ones_like(value))
+        return xp.astype(value, wide) + zero_or_nan
 
     s2 = moment(xp.sum(square, axis=axis, dtype=wide))
     s3 = moment(xp.vecdot(square, dev, axis=last))
@@ -149,8 +150,12 @@ def cumulants_of(state: MomentState, /) -> Cumulants:
 
 def root_mean_square(state: MomentState, /) -> Array:
     """Root of the mean square of the numbers themselves, in their unit; NaN for none, inf where one is."""
-    mean, variance, _, _ = cumulants_of(state)
-    xp = namespace(state.n)
+    return _root_mean_square(cumulants_of(state))
+
+
+def _root_mean_square(of: Cumulants) -> Array:
+    mean, variance, _, _ = of
+    xp = namespace(mean)
     spread = xp.where(xp.isinf(mean), xp.zeros_like(mean), variance)
     return xp.sqrt(mean**2 + spread)
 
@@ -167,7 +172,11 @@ def _mean_power(n: Array, log_sum: Array) -> Array:
 
 def kl_k3(state: RatioState, /) -> Array:
     """Estimate ``E[w - 1 - log w]`` of ``KL(pi_s||pi)`` in nats, never negative (Schulman's k3)."""
-    return mean_ratio(state.ess) - 1 - cumulants_of(state.moments).k1
+    return _k3(mean_ratio(state.ess), cumulants_of(state.moments))
+
+
+def _k3(mean_w: Array, log_w: Cumulants) -> Array:
+    return mean_w - 1 - log_w.k1
 
 
 def chi_square(state: EssState, /) -> Array:
@@ -260,14 +269,15 @@ def _merged(left: State, size: int, merge: Callable[[State, State], State]) -> S
 def step_measures(state: Statistics, /) -> dict[str, float]:
     """Figures of a step, under the names of STEP_COLUMNS; what has no tokens is NaN."""
     state = _leaves(_plain, state)
+    lag, mean_w = cumulants_of(state.lag.moments), mean_ratio(state.lag.ess)
     found = {
         "ess_token": ess_from_state(state.lag.ess),
         "ess_total": ess_from_state(state.total),
-        "mean_w": mean_ratio(state.lag.ess),
+        "mean_w": mean_w,
         "discrepancy_rms": root_mean_square(state.discrepancy),
-        "lag_rms": root_mean_square(state.lag.moments),
-        **cumulants_of(state.lag.moments)._asdict(),
-        "kl_k3": kl_k3(state.lag),
+        "lag_rms": _root_mean_square(lag),
+        **lag._asdict(),
+        "kl_k3": _k3(mean_w, lag),
         "chi_square": chi_square(state.lag.ess),
     }
     return {name: float(value) for name, value in found.items()}
