@@ -151,3 +151,9 @@ def test_an_ess_of_zero_is_beyond_every_threshold():
     assert forecast([0.9, 0.8, 0.0]) == forecast([0.9, 0.8, 1e-300])
     assert forecast([0.9, 0.8, 0.0]).step == 3.0
     assert math.isfinite(forecast([0.9, 0.0, 0.8]).low)
+
+
+def test_a_horizon_lies_at_or_beyond_the_lag_that_was_seen():
+    with pytest.raises(ValueError, match=r"horizon must be finite and >= 1, got 0\.5"):
+        forecast([0.9, 0.8], horizon=0.5)
+    assert forecast([0.9, 0.8], horizon=1).step == math.inf

@@ -17,7 +17,7 @@ from theory.monitor import Monitor, read_batch
 from theory.records import StepRecord
 from theory.tail import k_hat, tail_draws
 from theory.tail_ess import LARGEST_INDEX, tail_corrected_ess
-from theory.trigger import Trigger
+from theory.trigger import Trigger, cautious_index
 
 LN2 = math.log(2)
 
@@ -324,6 +324,31 @@ def test_the_error_of_the_missing_mass_is_over_prompts(rng):
     assert got.missing == missing_mass(log_w, np.broadcast_to(prompt[:, None], mask.shape)[mask])
     alone = read_batch(None, logpi_s, logpi, mask=mask, resamples=0)
     assert got.missing.stderr > 1.5 * alone.missing.stderr
+
+
+def test_the_caution_shrinks_with_the_exceedances_of_all_batches_seen():
+    draws = 10_000  # 300 of them in the tail
+    assert cautious_index([0.2], draws, 1.0) == pytest.approx(0.2 + 1.2 / math.sqrt(300))
+    assert cautious_index([0.1, math.nan, 0.3, 0.2, 0.2], draws, 2.0) == pytest.approx(
+        0.2 + 2 * 1.2 / math.sqrt(4 * 300)
+    )
+    assert math.isnan(cautious_index([math.nan], draws, 1.0))
+
+
+def test_a_batch_of_few_tokens_after_larger_ones_is_read_plainly():
+    for tokens in (1, 4, 5):
+        logpi_s, logpi = logs(np.log([[0.9, 1.1, 1.0, 0.8, 1.2][:tokens]]))
+        got = read_batch(None, logpi_s, logpi, k_before=[0.3, 0.2], resamples=0)
+        assert got.ess_corrected == got.ess_token
+        assert math.isnan(got.k_hat)
+
+
+def test_mass_missed_by_a_single_prompt_has_no_error_and_still_counts():
+    logpi_s = np.full((1, 16), -1.0)
+    got = read_batch(None, logpi_s, logpi_s + math.log(0.7))
+    assert math.isnan(got.missing.stderr)
+    assert got.resync
+    assert "30.0% of the trainer's mass" in got.reasons[0]
 
 
 def test_the_level_of_the_trigger_decides_whose_ess_counts(rng):

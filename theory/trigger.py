@@ -53,11 +53,12 @@ class Trigger:
 def cautious_index(k: Sequence[float], draws: int, caution: float) -> float:
     """Return the mean of the tail indices known, plus `caution` times its error; NaN if none is."""
     known = [x for x in k if not math.isnan(x)]
-    if not known:
+    exceedances = len(known) * tail_draws(draws)
+    if not exceedances:  # no index, or no tail to correct with one
         return math.nan
     mean = sum(known) / len(known)
     # maximum likelihood of a Pareto shape has error (1 + k)/sqrt(m) over m exceedances
-    return mean + caution * (1 + mean) / math.sqrt(len(known) * tail_draws(draws))
+    return mean + caution * (1 + mean) / math.sqrt(exceedances)
 
 
 def reasons_for(rule: Trigger, ess: float, missing: MissingMass, token: np.ndarray) -> tuple[str, ...]:
