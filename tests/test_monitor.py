@@ -229,6 +229,8 @@ def test_a_ratio_beyond_float64_is_infinite_and_no_traceback():
             {"group": np.array([np.nan, 1.0])},
             "which prompt it answers, got 1 NaN",
         ),
+        ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"group": ["a", None]}, "group takes numbers or texts"),
+        ((None, np.zeros((2, 3)), np.ma.masked_less(np.zeros((2, 3)), 1)), {}, "pass its data, and mask="),
         ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"resamples": -1}, "resamples must be >= 0, got -1"),
         (
             (None, np.zeros((2, 3)), np.zeros((2, 3))),

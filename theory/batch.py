@@ -117,6 +117,10 @@ def on_host(x: Any, dtype: Any = None, /) -> np.ndarray:
     if hasattr(x, "detach"):
         x = x.detach().cpu()
         x = x.double() if x.is_floating_point() and x.element_size() < 4 else x  # NumPy has no bfloat16
+    if np.ma.isMaskedArray(x):
+        raise ValueError(
+            "a masked array hides entries that would count, got one; pass its data, and mask=~x.mask"
+        )
     x = np.asarray(x)
     if np.iscomplexobj(x):
         raise ValueError(f"log-probs and masks are real, got {x.dtype}; drop what is imaginary first")

@@ -172,6 +172,8 @@ def _prompt_of_each_token(group: Any, batch: TokenBatch) -> tuple[np.ndarray, np
         raise ValueError(
             f"group needs one entry per response ({len(batch.length)}), got shape {members.shape}"
         )
+    if members.dtype == object:
+        raise ValueError("group takes numbers or texts, got a mixture or objects; number the prompts from 0")
     if members.dtype.kind == "f" and (unknown := int(np.isnan(members).sum())):
         raise ValueError(
             f"group says of every response which prompt it answers, got {unknown} NaN; fill them in"
