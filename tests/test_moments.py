@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from libraries import as_numpy, carry, compiled
 from scipy.special import log_softmax
 from strategies import floats, log_ratios, masks, rows
-from tolerances import algebra, library
+from tolerances import OTHER_LIBRARY_FLOAT32, algebra, library
 
 from theory.cumulants import cumulants
 from theory.decomposition import kl
 from theory.ess import ess_fraction
 from theory.moments import (
     MomentState,
+    RatioState,
     Statistics,
     chi_square,
     cumulants_of,
@@ -142,7 +143,7 @@ def test_measures_of_a_ratio_by_hand(xp):
     state = ratio_state(carry(xp, np.log([0.5, 1.0, 3.0])))
     mean_log = math.log(1.5) / 3
     assert float(mean_ratio(state.ess)) == pytest.approx(1.5, rel=library())
-    assert float(chi_square(state.ess)) == pytest.approx(17 / 12, rel=library())
+    assert float(chi_square(state)) == pytest.approx(17 / 12, rel=library())
     assert float(kl_k3(state)) == pytest.approx(0.5 - mean_log, rel=library())
     rms = math.sqrt((math.log(2) ** 2 + math.log(3) ** 2) / 3)
     assert float(root_mean_square(state.moments)) == pytest.approx(rms, rel=library())
@@ -159,7 +160,27 @@ def test_over_all_actions_k3_is_the_kl_and_chi_square_is_one_over_ess_minus_one(
     n = np.asarray(1.0)
     exact = state.ess._replace(n=n, log_sum_w=np.log(mean), log_sum_w2=np.log(second))
     assert float(mean_ratio(exact)) == pytest.approx(1, abs=off)
-    assert float(chi_square(exact)) == pytest.approx(second / mean**2 - 1, abs=off)
+    moments = MomentState(n, p @ log_w, n * 0, n * 0, n)  # a fourth moment that is not near 0
+    assert float(chi_square(RatioState(exact, moments))) == pytest.approx(second / mean**2 - 1, abs=off)
+    assert float(kl_k3(RatioState(exact, moments))) == pytest.approx(
+        float(kl(row.logpi_s, row.logpi)), abs=off
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1e-4, 1e-3, 0.01, 0.1, 1.0])
+@pytest.mark.parametrize("shift", [0.0, -0.02, 1e-5])
+def test_k3_and_chi_square_of_a_small_lag_are_those_of_expm1_and_never_negative(xp, dtype, spread, shift):
+    """Enumerated draws; differences of numbers near 1 would be rounding from 1e-4 nats down."""
+    x = (spread * np.sin(np.arange(1, 500.0)) + shift).astype(dtype)
+    wide = x.astype(np.float64)
+    e = np.expm1(wide)
+    small = wide**2 / 2 + wide**3 / 6 + wide**4 / 24 + wide**5 / 120
+    k3 = np.where(np.abs(wide) < 0.02, small, e - wide).mean()
+    state = ratio_state(carry(xp, x), dtype=xp.float64)
+    got = [float(kl_k3(state)), float(chi_square(state))]
+    assert min(got) >= 0
+    assert got == pytest.approx([k3, (e**2).mean()], rel=OTHER_LIBRARY_FLOAT32["rtol"], abs=1e-300)
 
 
 def a_batch(n: int, seed: int = 0) -> list[np.ndarray]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from theory.arrays import same_shape
+from theory.limits import SHOWN
 
 ROUNDING = 0.125
 """Nats a log-prob may be above 0: half the spacing of bfloat16 from 32 on, where logits are"""
@@ -32,7 +33,7 @@ class TokenBatch(NamedTuple):
     length: np.ndarray
     """Tokens that count of each response, shape (B,)"""
     response_lag: np.ndarray
-    """Sums of `lag` over responses, shape (R,)"""
+    """Sums of `lag` over responses in float64, shape (R,)"""
 
 
 @np.errstate(invalid="ignore")  # of two infinities; the measures have values for it
@@ -87,7 +88,8 @@ def _selection(valid: np.ndarray) -> np.ndarray:
 def _sums(lag: np.ndarray, length: np.ndarray) -> np.ndarray:
     """Sum the lag over each response that has tokens."""
     length = length[length > 0]
-    return np.add.reduceat(lag, np.cumsum(length) - length) if length.size else lag
+    starts = np.cumsum(length) - length
+    return np.add.reduceat(lag, starts, dtype=np.float64) if length.size else lag.astype(np.float64)
 
 
 def refuse_positive(**logs: np.ndarray) -> None:
@@ -106,26 +108,46 @@ def refuse_positive(**logs: np.ndarray) -> None:
             )
 
 
-def on_host(x: Any, dtype: Any = None, /) -> np.ndarray:
+def on_host(x: Any, dtype: Any = None, /, *, what: str = "log-probs and masks") -> np.ndarray:
     """Array of any library as NumPy: off the graph and off the device where it has one.
+
+    Parameters
+    ----------
+    x : array_like
+        Numbers.
+    dtype : optional
+        bool for a mask, whose entries are 0 or 1. Left out, float32 stays and everything else becomes
+        float64.
+    what : str
+        What the numbers are, for the refusal.
 
     Raises
     ------
     ValueError
-        For complex numbers, and for NaN where `dtype` is bool.
+        For what is no array of real numbers, for a masked array, and for a mask with other entries.
     """
-    if hasattr(x, "detach"):
-        x = x.detach().cpu()
-        x = x.double() if x.is_floating_point() and x.element_size() < 4 else x  # NumPy has no bfloat16
     if np.ma.isMaskedArray(x):
         raise ValueError(
             "a masked array hides entries that would count, got one; pass its data, and mask=~x.mask"
         )
-    x = np.asarray(x)
-    if np.iscomplexobj(x):
-        raise ValueError(f"log-probs and masks are real, got {x.dtype}; drop what is imaginary first")
-    if dtype is bool and x.dtype != bool and (unknown := int(np.isnan(x.astype(np.float64)).sum())):
-        raise ValueError(f"a mask says of every token whether it counts, got {unknown} NaN; fill them in")
+    try:
+        if hasattr(x, "detach"):
+            x = x.detach().cpu()
+            x = x.double() if x.is_floating_point() and x.element_size() < 4 else x  # NumPy has no bfloat16
+        x = np.asarray(x)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, meta and sparse tensors, tracers
+        raise ValueError(f"{what} are an array of numbers, got {_words(error)}; pass a plain one") from None
+    if x.dtype.kind not in "biuf":
+        raise ValueError(f"{what} are real numbers, got {x.dtype}; pass an array of floats")
+    if dtype is bool and x.dtype != bool:
+        if unknown := int(np.isnan(x).sum()):
+            raise ValueError(f"a mask says of every token whether it counts, got {unknown} NaN; fill them in")
+        if (odd := x[(x != 0) & (x != 1)]).size:
+            raise ValueError(f"a mask says by 0 or 1 whether a token counts, got {odd[0]:g}; pass mask > 0")
     if dtype is None:
         dtype = x.dtype if x.dtype == np.float32 else np.float64
     return x.astype(dtype, copy=False)
+
+
+def _words(error: Exception) -> str:
+    return " ".join(str(error).split())[:SHOWN] or type(error).__name__

@@ -21,6 +21,11 @@ BLOCK = 131_072
 is most of its speed, and the calls for a block cost as much as some 50,000 tokens."""
 
 
+NEAR = 0.05
+"""Nats of a log ratio up to which series of fourth order stand for exponentials: they are off by 2e-6 of
+themselves"""
+
+
 class MomentState(NamedTuple):
     """Moments of a set of numbers, arrays of one shape (...); all zero for no numbers."""
 
@@ -172,16 +177,37 @@ def _mean_power(n: Array, log_sum: Array) -> Array:
 
 def kl_k3(state: RatioState, /) -> Array:
     """Estimate ``E[w - 1 - log w]`` of ``KL(pi_s||pi)`` in nats, never negative (Schulman's k3)."""
-    return _k3(mean_ratio(state.ess), cumulants_of(state.moments))
+    return _excess(state)[0]
 
 
-def _k3(mean_w: Array, log_w: Cumulants) -> Array:
-    return mean_w - 1 - log_w.k1
+def chi_square(state: RatioState, /) -> Array:
+    """``E (w - 1)^2``, never negative; ``1/ESS - 1`` where E w = 1."""
+    return _excess(state)[1]
 
 
-def chi_square(state: EssState, /) -> Array:
-    """``E (w - 1)^2``, which is ``1/ESS - 1`` where E w = 1."""
-    return _mean_power(state.n, state.log_sum_w2) - 2 * mean_ratio(state) + 1
+def _excess(state: RatioState) -> tuple[Array, Array]:
+    """``E[w - 1 - log w]`` and ``E (w - 1)^2``.
+
+    Both are small differences of numbers near 1 where the lag is small, so there they are summed as series in
+    the moments of log w, which cancel nothing. No ratio is further than `NEAR` from the mean then, since the
+    sum of fourth powers bounds the largest.
+    """
+    ess, moments = state
+    mean = cumulants_of(moments).k1
+    xp = namespace(mean)
+    zero, some = xp.zeros_like(mean), xp.where(moments.n > 0, moments.n, xp.ones_like(mean))
+    near = (moments.m4 <= NEAR**4) & (xp.abs(mean) <= NEAR)  # false for NaN
+    m, m2, m3, m4 = (
+        xp.where(near, x, zero) for x in (mean, moments.m2 / some, moments.m3 / some, moments.m4 / some)
+    )
+    about = m2 / 2 + m3 / 6 + m4 / 24  # E[e^d - 1 - d] of the deviation d
+    square = m2 + m3 + 7 * m4 / 12  # E (e^d - 1)^2
+    shift = m + m**2 / 2 + m**3 / 6 + m**4 / 24  # e^m - 1
+    k3 = m**2 / 2 + m**3 / 6 + m**4 / 24 + (1 + shift) * about
+    chi = shift**2 + 2 * shift * (1 + shift) * about + (1 + shift) ** 2 * square
+    mean_w = mean_ratio(ess)
+    far = _mean_power(ess.n, ess.log_sum_w2) - 2 * mean_w + 1
+    return xp.where(near, k3, xp.maximum(mean_w - 1 - mean, zero)), xp.where(near, chi, xp.maximum(far, zero))
 
 
 @reduces_on_host
@@ -269,16 +295,17 @@ def _merged(left: State, size: int, merge: Callable[[State, State], State]) -> S
 def step_measures(state: Statistics, /) -> dict[str, float]:
     """Figures of a step, under the names of STEP_COLUMNS; what has no tokens is NaN."""
     state = _leaves(_plain, state)
-    lag, mean_w = cumulants_of(state.lag.moments), mean_ratio(state.lag.ess)
+    lag = cumulants_of(state.lag.moments)
+    kl, chi = _excess(state.lag)
     found = {
         "ess_token": ess_from_state(state.lag.ess),
         "ess_total": ess_from_state(state.total),
-        "mean_w": mean_w,
+        "mean_w": mean_ratio(state.lag.ess),
         "discrepancy_rms": root_mean_square(state.discrepancy),
         "lag_rms": _root_mean_square(lag),
         **lag._asdict(),
-        "kl_k3": _k3(mean_w, lag),
-        "chi_square": chi_square(state.lag.ess),
+        "kl_k3": kl,
+        "chi_square": chi,
     }
     return {name: float(value) for name, value in found.items()}
 
