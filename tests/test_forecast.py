@@ -157,3 +157,36 @@ def test_a_horizon_lies_at_or_beyond_the_lag_that_was_seen():
     with pytest.raises(ValueError, match=r"horizon must be finite and >= 1, got 0\.5"):
         forecast([0.9, 0.8], horizon=0.5)
     assert forecast([0.9, 0.8], horizon=1).step == math.inf
+
+
+@pytest.mark.parametrize(
+    ("ess", "lag", "message"),
+    [
+        ([0.9, -0.1], None, "an ESS is a share, got -0.1"),
+        ([0.9, math.inf], None, "an ESS is a share, got inf"),
+        ([0.9, 0.8], [1, math.inf], "a lag is a number of updates, got inf"),
+        ([0.9, 0.8], [1, math.nan], "a lag is a number of updates, got nan"),
+        (["a"], None, "ESS readings are real numbers, got <U1"),
+        ([[0.9], [0.8, 0.7]], None, "ESS readings are an array of numbers"),
+        ([0.9 + 1j], None, "ESS readings are real numbers, got complex128"),
+    ],
+)
+def test_what_is_no_reading_is_refused(ess, lag, message):
+    with pytest.raises(ValueError, match=message):
+        forecast(ess, lag=lag)
+
+
+def test_tensors_on_the_graph_are_read():
+    torch = pytest.importorskip("torch")
+    ess = torch.tensor([0.9, 0.8, 0.7], requires_grad=True)
+    assert forecast(ess) == forecast(ess.detach().numpy().astype(np.float64))
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e6, 1e300])
+def test_a_forecast_at_a_large_lag_takes_no_step_for_each_update(scale):
+    """Drift with the lag in other units: the law only knows ratios of lags, so the answer scales."""
+    lag = np.array([100.0, 200, 300, 400])
+    ess = np.exp(-LN2 * (lag / 800) ** 2)
+    small, large = forecast(ess, lag=lag, paths=4000), forecast(ess, lag=scale * lag, paths=4000)
+    for name in ("step", "low", "high"):
+        assert getattr(large, name) / scale == pytest.approx(getattr(small, name), rel=0.05)

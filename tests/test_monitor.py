@@ -229,7 +229,23 @@ def test_a_ratio_beyond_float64_is_infinite_and_no_traceback():
             {"group": np.array([np.nan, 1.0])},
             "which prompt it answers, got 1 NaN",
         ),
-        ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"group": ["a", None]}, "group takes numbers or texts"),
+        *(
+            ((None, np.zeros((2, 3)), np.zeros((2, 3))), options, message)
+            for options, message in (
+                ({"group": ["a", None]}, "group takes numbers or texts"),
+                ({"group": [None, None]}, "group takes numbers or texts"),
+                ({"group": ["a", 1]}, "group takes numbers or texts"),
+                ({"group": np.array([1, 2], "M8[s]")}, "group takes numbers or texts"),
+                ({"group": np.ma.masked_equal([0, 1], 1)}, "group takes numbers or texts"),
+                ({"group": [[1], [2, 3]]}, "group takes numbers or texts"),
+                ({"mask": np.array([[0, 1, 0.5]] * 2)}, "by 0 or 1 whether a token counts, got 0.5"),
+                ({"mask": np.array([["0", "1", "1"]] * 2)}, "are real numbers, got <U1"),
+                ({"k_before": None}, "k_before lists tail indices, got None"),
+                ({"k_before": ["a"]}, "an entry of k_before must be a number, got 'a'"),
+            )
+        ),
+        ((None, [[-1.0, "a"]], [[-1.0, -1.0]]), {}, "are real numbers, got <U"),
+        ((None, [[-1.0], [-1.0, -2.0]], [[-1.0]]), {}, "are an array of numbers, got setting an array"),
         ((None, np.zeros((2, 3)), np.ma.masked_less(np.zeros((2, 3)), 1)), {}, "pass its data, and mask="),
         ((None, np.zeros((2, 3)), np.zeros((2, 3))), {"resamples": -1}, "resamples must be >= 0, got -1"),
         (
@@ -237,7 +253,7 @@ def test_a_ratio_beyond_float64_is_infinite_and_no_traceback():
             {"mask": np.array([[1, 0, np.nan], [1, 1, 1]])},
             "whether it counts, got 1 NaN",
         ),
-        ((None, np.zeros((2, 3), complex), np.zeros((2, 3))), {}, "are real, got complex128"),
+        ((None, np.zeros((2, 3), complex), np.zeros((2, 3))), {}, "are real numbers, got complex128"),
         ((np.full((2, 3), 0.5), np.zeros((2, 3)), np.zeros((2, 3))), {}, "got 6 above in logmu, the largest"),
         ((None, np.zeros((2, 3)), np.full((2, 3), np.inf)), {}, "got 6 above in logpi, the largest inf"),
         ((None, np.zeros((1, 2)), np.array([[np.nan, 0.5]])), {}, "got 1 above in logpi, the largest 0.5"),
@@ -265,12 +281,22 @@ def test_a_mask_of_numbers_is_read_on_every_library(xp, rng):
         np.testing.assert_equal(got, want)
 
 
+def test_groups_are_taken_from_any_library_and_of_texts(rng):
+    torch = pytest.importorskip("torch")
+    logpi_s, logpi = logs(rng.normal(size=(6, 5)))
+    want = read_batch(None, logpi_s, logpi, group=[0, 0, 1, 1, 2, 2])
+    for group in (list("aabbcc"), torch.tensor([2**60, 2**60, 2**60 + 1, 2**60 + 1, 2**60 + 2, 2**60 + 2])):
+        np.testing.assert_equal(read_batch(None, logpi_s, logpi, group=group), want)
+    whole = torch.tensor([0.0, 0, 1, 1, 2, 2], dtype=torch.bfloat16, requires_grad=True)
+    np.testing.assert_equal(read_batch(None, logpi_s, logpi, group=whole), want)
+
+
 def test_half_precision_and_complex_tensors_are_told_apart(rng):
     torch = pytest.importorskip("torch")
     logpi_s = torch.as_tensor(-rng.random((6, 5)), dtype=torch.bfloat16)
     mask = torch.ones(6, 5, dtype=torch.bfloat16)
     assert read_batch(None, logpi_s, logpi_s, mask=mask).ess_token == 1.0
-    with pytest.raises(ValueError, match="are real, got complex64"):
+    with pytest.raises(ValueError, match="are real numbers, got complex64"):
         read_batch(None, logpi_s, logpi_s.to(torch.complex64))
 
 

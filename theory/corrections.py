@@ -216,14 +216,12 @@ def correction(name: str, /, *, ppo_ref: PpoRef | None = None, **changes: Any) -
     ValueError
         For an unknown name, reference or field, naming the known ones.
     """
-    if name not in CORRECTIONS:
-        raise ValueError(f"unknown correction {name!r}; known: {', '.join(sorted(CORRECTIONS))}")
+    refuse_choice("correction", name, sorted(CORRECTIONS))
     row = CORRECTIONS[name]
     if ppo_ref is not None:
         if name != "ppo":
             raise ValueError(f"ppo_ref belongs to the correction 'ppo', got it with {name!r}; leave it out")
-        if ppo_ref not in PPO_REFERENCE:
-            raise ValueError(f"unknown ppo_ref {ppo_ref!r}; known: {', '.join(PPO_REFERENCE)}")
+        refuse_choice("ppo_ref", ppo_ref, PPO_REFERENCE)
         changes["ratio"] = PPO_REFERENCE[ppo_ref]
     unknown = sorted(set(changes) - set(Correction.__dataclass_fields__))
     if unknown:

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from theory.limits import refuse_count, refuse_number, refuse_real
+from theory.batch import on_host
+from theory.limits import refuse_count, refuse_number, refuse_real, shown
 from theory.resync import FAILURE_THRESHOLD
 
 RELAXATION = (0.5, 1.0)
@@ -33,6 +34,8 @@ START_SLOPE = 2.0
 """Linear lag: y grows as the square"""
 START_SPREAD = 0.3
 """Spread of the first slope; between drift (2) and some diffusion"""
+FINEST = 1000
+"""Lag from which paths take steps of its thousandth, and not of one update: the work grows with its log"""
 LEAST = 1e-9
 """y below it is rounding, not lag"""
 
@@ -77,7 +80,8 @@ def forecast(
     Parameters
     ----------
     ess : array_like, shape (n,)
-        ESS of the lag ratio after each step so far, any level; NaN for what was not measured. From a log that
+        ESS of the lag ratio after each step so far, any level; NaN for what was not measured, above 1 (of a
+        truncated series) for no lag. From a log that
         only has cumulants: `theory.cumulants.ess_from_cumulants`, while y is below about .05.
     lag : array_like, shape (n,), optional
         Updates since the sync at each entry; 1, 2, ..., n if left out. What precedes the last sync is
@@ -100,24 +104,22 @@ def forecast(
     Raises
     ------
     ValueError
-        For a level or threshold outside (0, 1), a horizon below 1, no path, or one ESS and lag too few or
-        many.
+        For a level or threshold outside (0, 1), a horizon below 1, no path, a negative or infinite ESS, a lag
+        that is not finite, or one ESS and lag too few or many.
     """
     for name, share in (("level", level), ("threshold", threshold)):
         refuse_number(f"{name} of a forecast", share)
         if not 0 < share < 1:
             raise ValueError(
-                f"{name} of a forecast lies strictly between 0 and 1, got {share}; leave it out for "
+                f"{name} of a forecast lies strictly between 0 and 1, got {shown(share)}; leave it out for "
                 "the usual one"
             )
     refuse_real("horizon", horizon, least=1)
     refuse_count("paths", paths, least=1)
     refuse_count("seed", seed, least=0, most=math.inf)
+    share, k = _readings(ess, lag)
     with np.errstate(divide="ignore"):  # an ESS of 0 is beyond every threshold
-        y = -np.log(np.asarray(ess, dtype=np.float64))
-    k = np.arange(1, y.size + 1, dtype=np.float64) if lag is None else np.asarray(lag, dtype=np.float64)
-    if y.ndim != 1 or k.shape != y.shape:
-        raise ValueError(f"forecast needs one ESS and one lag per step, got {y.shape} and {k.shape}")
+        y = -np.log(share)
     restart = np.flatnonzero(np.diff(k) <= 0)
     since = restart[-1] + 1 if restart.size else 0
     y, k = y[since:], k[since:]
@@ -135,6 +137,25 @@ def forecast(
     tail = (1 - level) / 2
     low, middle, high = np.quantile(crossing, [tail, 0.5, 1 - tail], method="nearest")
     return Forecast(float(middle), float(low), float(high), level, float(at[-1]))
+
+
+def _readings(ess: Any, lag: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Check one ESS and one lag per step, shapes (n,)."""
+    share = on_host(ess, what="ESS readings").astype(np.float64)
+    k = np.arange(1.0, share.size + 1) if lag is None else on_host(lag, what="lags").astype(np.float64)
+    if share.ndim != 1 or k.shape != share.shape:
+        raise ValueError(
+            f"forecast needs one ESS and one lag per step, got {share.shape} and {k.shape}; pass two lists "
+            "of one length"
+        )
+    if (share < 0).any() or np.isinf(share).any():
+        raise ValueError(
+            f"an ESS is a share, got {share[(share < 0) | np.isinf(share)][0]:g}; pass NaN for what was not "
+            "measured"
+        )
+    if not np.isfinite(k).all():
+        raise ValueError(f"a lag is a number of updates, got {k[~np.isfinite(k)][0]:g}; drop that step")
+    return share, k
 
 
 def _follow(x: np.ndarray, lag: np.ndarray, models: np.ndarray) -> _Filter:
@@ -177,8 +198,9 @@ def _first_passage(
     crossing[x >= target] = lag
     ahead = lag
     while ahead < horizon * lag and np.isinf(crossing).any():
-        du = math.log1p(1 / ahead)
-        ahead += 1
+        step = max(1.0, ahead // FINEST)
+        du = math.log1p(step / ahead)
+        ahead += step
         x = x + du * slope
         slope = 1 + np.exp(-kappa * du) * (slope - 1) + tau * math.sqrt(du) * rng.normal(size=paths)
         crossing[(x >= target) & np.isinf(crossing)] = ahead

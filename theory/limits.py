@@ -72,7 +72,7 @@ def refuse_real(name: str, got: Any, /, *, least: float = -LARGEST_REAL) -> None
     try:
         value = float(got)
     except OverflowError:  # a whole number beyond float64
-        value = LARGEST_REAL * 2
+        value = LARGEST_REAL * (2 if got > 0 else -2)
     if not (math.isfinite(value) and value >= least):
         floor = "" if least == -LARGEST_REAL else f" and >= {least:g}"
         raise ValueError(f"{name} must be finite{floor}, got {shown(got)}; choose a number that is")

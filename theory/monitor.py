@@ -20,7 +20,7 @@ from theory.batch import TokenBatch, token_batch
 from theory.cumulants import Cumulants
 from theory.finite_sample import EssInterval, MissingMass, ess_interval, missing_mass, numbered
 from theory.forecast import Forecast, forecast
-from theory.limits import refuse_count, refuse_other
+from theory.limits import refuse_count, refuse_number, refuse_other, shown
 from theory.resync import FAILURE_THRESHOLD
 from theory.tail import k_hat
 from theory.tail_ess import tail_corrected_ess
@@ -126,12 +126,18 @@ def read_batch(
     Raises
     ------
     ValueError
-        For arrays of different shapes, numbers that are no log-probs, a mask with NaN, negative resamples.
+        For arrays of different shapes, numbers that are no log-probs, a mask of other numbers than 0 and 1,
+        groups that do not name one prompt per response, and settings of the rule or the bootstrap that are
+        none.
     """
     refuse_count("resamples", resamples, least=0)
     refuse_count("seed", seed, least=0, most=math.inf)
     rule = Trigger() if trigger is None else trigger
     refuse_other("trigger", rule, Trigger, do="leave it out for the default rule")
+    if not isinstance(k_before, Sequence) or isinstance(k_before, str):
+        raise ValueError(f"k_before lists tail indices, got {shown(k_before)}; leave it out to use none")
+    for k in k_before:
+        refuse_number("an entry of k_before", k)
     batch = token_batch(logmu, logpi_s, logpi, mask=mask)
     prompt = _prompt_of_each_token(group, batch)
     found = measures_of(batch)
@@ -167,13 +173,11 @@ def read_batch(
 
 def _prompt_of_each_token(group: Any, batch: TokenBatch) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of the prompt of each token, and of each response, that counts."""
-    members = np.arange(len(batch.length)) if group is None else np.asarray(group)
+    members = np.arange(len(batch.length)) if group is None else _names(group)
     if members.shape != batch.length.shape:
         raise ValueError(
             f"group needs one entry per response ({len(batch.length)}), got shape {members.shape}"
         )
-    if members.dtype == object:
-        raise ValueError("group takes numbers or texts, got a mixture or objects; number the prompts from 0")
     if members.dtype.kind == "f" and (unknown := int(np.isnan(members).sum())):
         raise ValueError(
             f"group says of every response which prompt it answers, got {unknown} NaN; fill them in"
@@ -181,6 +185,25 @@ def _prompt_of_each_token(group: Any, batch: TokenBatch) -> tuple[np.ndarray, np
     spoken = batch.length > 0
     of_response, _ = numbered(members[spoken])
     return np.repeat(of_response, batch.length[spoken]), of_response
+
+
+def _names(group: Any) -> np.ndarray:
+    """Names of prompts as an array of numbers or of texts."""
+    if hasattr(group, "detach"):
+        group = group.detach().cpu()
+        group = group.double() if group.is_floating_point() else group
+    kinds = {type(name) for name in group} if isinstance(group, (list, tuple)) else set()
+    if np.ma.isMaskedArray(group) or (kinds & {str} and kinds - {str}):
+        raise ValueError(
+            "group takes numbers or texts, got a mixture or a masked array; number the prompts from 0"
+        )
+    try:
+        members = np.asarray(group)
+    except (TypeError, ValueError):  # ragged lists
+        members = np.empty(0, dtype=object)
+    if members.dtype.kind not in "biufUS":
+        raise ValueError(f"group takes numbers or texts, got {members.dtype}; number the prompts from 0")
+    return members
 
 
 @dataclass(slots=True)
@@ -210,6 +233,8 @@ class Monitor:
         refuse_count("resamples", self.resamples, least=0)
         refuse_count("seed", self.seed, least=0, most=math.inf)
         refuse_other("readings", self.readings, list, do="leave it out to start after a sync")
+        for reading in self.readings:
+            refuse_other("an entry of readings", reading, Reading, do="leave it out to start after a sync")
 
     @property
     def lag(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from theory.corrections import ResyncLevel
 from theory.finite_sample import MissingMass
-from theory.limits import refuse_choice, refuse_number, refuse_share, shown
+from theory.limits import LARGEST_REAL, refuse_choice, refuse_number, refuse_share, shown
 from theory.resync import FAILURE_THRESHOLD, should_resync
 from theory.tail import tail_draws
 
@@ -43,7 +43,7 @@ class Trigger:
         for name in ("caution", "sure"):
             got = getattr(self, name)
             refuse_number(name, got)
-            if not 0 <= got < math.inf:
+            if not 0 <= got <= LARGEST_REAL:  # of whole numbers Python holds some that no float does
                 raise ValueError(
                     f"{name} is a number of standard errors, finite and >= 0, got {shown(got)}; 0: no margin"
                 )
