@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from real.errors import BadUsage, CannotRun, in_words
+from real.interrupt import install
 
 PROG = "lagfloor"
 DEBUG = "LAGFLOOR_DEBUG"
@@ -37,6 +38,8 @@ def start(
     arguments : sequence of str, optional
         Those of this process if None.
     """
+    if arguments is None:
+        install()
     given = list(sys.argv[1:] if arguments is None else arguments)
     about = (options.__doc__ or "").strip()
     return guarded(lambda: main(parse(options, prog, given, about=about)))
@@ -47,8 +50,12 @@ def guarded(act: Callable[[], int], /) -> int:
 
     0: done; 1: could not run; 2: bad usage; 130: interrupted.
     """
+    if sys.stdout is None:  # started without one (``>&-``): libraries that print do not expect that
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
     try:
-        return act()
+        code = act()
+        sys.stdout.flush()  # a full disk shows here and not when Python ends
+        return code
     except BadUsage as error:
         return _fail(error, 2)
     except CannotRun as error:
@@ -62,7 +69,10 @@ def guarded(act: Callable[[], int], /) -> int:
         _drop_output()
         return 1
     except OSError as error:
-        _drop_output()
+        try:
+            sys.stdout.flush()
+        except OSError:  # it is the output that cannot be written
+            _drop_output()
         return _fail(CannotRun(in_words(error)), 1)
 
 
@@ -104,8 +114,6 @@ def parse(options: type[Any], prog: str, arguments: Sequence[str], *, about: str
         if stop.code in (0, None):
             sys.stdout.flush()
             raise
-    except ValueError as error:  # of a dataclass that refuses its own fields
-        raise BadUsage(str(error)) from None
     # tyro draws a box around several lines; errors here are one line
     text = re.sub("[\u2500-\u257f]|-{4,}", " ", said.getvalue())
     words = (

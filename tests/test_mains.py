@@ -42,6 +42,7 @@ def options_of(module: str):
 BAD = {
     "--nonsense": "",  # a positional that is missing may be named instead
     "--seed x": "",  # not all have one: then it is an unknown option
+    "--json ": "--json must name something, got an empty text; leave it out",
     "--json=": "--json must name something, got an empty text; leave it out",
 }
 
@@ -54,7 +55,7 @@ def test_a_bad_option_is_one_line_and_exit_code_2(
     def never(options: object) -> int:
         raise AssertionError("it ran")
 
-    assert start(options_of(module), as_typed(module), never, arguments=line.split()) == 2
+    assert start(options_of(module), as_typed(module), never, arguments=line.split(" ")) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("lagfloor: ")
@@ -141,3 +142,40 @@ def test_a_signal_ends_a_running_main_with_130_and_no_traceback(tmp_path: Path) 
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert said.strip().startswith("lagfloor: interrupted; ")
+
+
+@pytest.mark.parametrize("line", ["--help", "audit --help", "--version", "check theory --only split"])
+def test_a_command_without_an_output_works_all_the_same(line: str) -> None:
+    shell = f"{sys.executable} -m validation {line} >&-"
+    done = subprocess.run(["sh", "-c", shell], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", ["validation", "real.fp8.strength", "validation.monitor_trial"])
+def test_a_full_disk_is_one_line_and_not_python_s_last_words(module: str) -> None:
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", module, "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=buffered,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("lagfloor: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_was_printed_before_a_file_failed_is_not_lost() -> None:
+    code = (
+        "import sys; from real.command_line import guarded; "
+        "sys.exit(guarded(lambda: print('results of minutes') or open('/no/such/file')))"
+    )
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=buffered, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "results of minutes\n")
+    assert done.stderr.startswith("lagfloor: /no/such/file")

@@ -2,7 +2,11 @@
 
 import sys
 
-from validation.cli import main
+from real.interrupt import install
+
+install()  # before the imports that Ctrl-C must not cut
+
+from validation.cli import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from real.command_line import PROG, guarded, parse
+from real.interrupt import install
 from validation.errors import BadUsage
 
 
@@ -48,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: done; 1: could not run; 2: bad usage; 130: interrupted.
     """
+    if argv is None:
+        install()
     arguments = list(sys.argv[1:] if argv is None else argv)
     return guarded(lambda: _main(arguments))
 
@@ -61,9 +64,7 @@ def _main(arguments: Sequence[str]) -> int:
 
         print(f"{PROG} {version('lagfloor')}")
         return 0
-    code = _subcommand(arguments[0], arguments[1:])
-    sys.stdout.flush()  # a full disk shows here and not when Python ends
-    return code
+    return _subcommand(arguments[0], arguments[1:])
 
 
 def _subcommand(name: str, arguments: Sequence[str]) -> int:
