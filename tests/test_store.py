@@ -126,6 +126,12 @@ def flip(path):
     path.write_bytes(bytes(data))
 
 
+def changed(folder, change):
+    """A manifest damaged by hand: JSON still, and not what the store writes."""
+    status = json.loads((folder / STATUS).read_text())
+    (folder / STATUS).write_text(json.dumps(status | change))
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -137,6 +143,22 @@ def flip(path):
         (lambda f: (f / STATUS).write_bytes(b"\xff\xfe"), "status.json is not JSON"),
         (lambda f: (f / STATUS).write_text("[]"), "status.json is not of format 1"),
         (lambda f: (f / STATUS).write_text('{"format": 1}'), "status.json lacks "),
+        *(
+            (lambda f, change=change: changed(f, change), "status.json ")
+            for change in (
+                {"files": []},
+                {"files": {}},
+                {"files": {"steps.parquet": None}},
+                {"provenance": 5},
+                {"provenance": {"k_hat": "x"}},
+                {"seconds": "x"},
+                {"seconds": None},
+                {"notes": None},
+                {"state": "over"},
+                {"state": None},
+                {"code": 3},
+            )
+        ),
     ],
 )
 def test_a_corrupt_folder_is_named_with_what_to_do(store, spoil, words):

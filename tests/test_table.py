@@ -20,21 +20,24 @@ import pytest
 from scipy import stats
 from tolerances import library
 
+from real.command_line import parse
 from theory.experiment import Experiment
 from theory.records import Trace
 from validation.cli import main
+from validation.commands.table import Options, plan_of
 from validation.derived import FOLDER
 from validation.gather.compare import distances, held
 from validation.report.spark import spark
-from validation.report.table_page import heat, name_of, read_tables, render_table
+from validation.report.table_page import heat, page_of, read_tables, render_table
 from validation.store import Store
+from validation.table import fullsize
 from validation.table.articles import beside
-from validation.table.gather import file_stem
 from validation.table.plan import mini_plan
 from validation.table.progress import Pace
 from validation.table.ranks import Checkpoints, correlations, spearman
 from validation.table.rows import CORRECTIONS, SAMPLERS, chosen
 from validation.table.same import Same, representatives
+from validation.table.variant import file_stem, variant_of
 from validation.table.work import check_backend, parallel
 
 SIZES = ["--engine", "torch", "--steps", "2", "--prompts", "4", "--seeds", "20", "--references", "10,11"]
@@ -209,21 +212,37 @@ def test_every_cell_is_measured_and_shared_cells_are_run_once(made: tuple[Path, 
     assert len(list((root / "runs" / "real").glob("*/status.json"))) == 5
 
 
-def test_a_table_of_other_settings_never_takes_the_place_of_the_whole_one(tmp_path: Path) -> None:
-    other = tmp_path / "other.safetensors"
-    other.touch()
+OTHERS = (
+    "--engine torch", "--steps 12", "--prompts 8", "--seeds 30", "--references 40,41", "--every-cell",
+    "--samplers reference", "--corrections pg", "--model a/x.safetensors", "--model b/x.safetensors",
+)  # fmt: skip
 
-    def point(**changes: Any) -> str:
-        return mini_plan(samplers=("stale-64",), corrections=("sc",), **changes).point
 
-    assert point() == "A"
-    assert point(point="B", seeds=(30,)) == "B"
-    others = [point(engine="torch"), point(steps=12), point(prompts=8), point(model=str(other))]
-    assert others == ["A, torch", "A, 12 steps", "A, 8 x 8", "A, model other"]
-    stems = {file_stem({"preset": "mini", "point": name}) for name in ("A", *others)}
-    assert stems == {
-        "mini-A", "mini-A-torch", "mini-A-12-steps", "mini-A-8-x-8", "mini-A-model-other"
-    }  # fmt: skip
+def test_a_table_of_other_settings_never_takes_the_place_of_the_whole_one() -> None:
+    def stem(line: str) -> str:
+        options = parse(Options, "table", line.split(), about="")
+        return file_stem({"preset": "mini", "point": options.point or "A", "variant": variant_of(options)})
+
+    same = ("", "--point A", "--jobs 1 --out elsewhere", "--engine vllm", "--seeds 20,21,22", "--steps 40")
+    assert {stem(line) for line in same} == {"mini-A"}
+    assert stem("--point B") == "mini-B"
+    others = [stem(line) for line in OTHERS]
+    assert len(set(others)) == len(OTHERS)
+    assert others[:6] == [
+        "mini-A-engine-torch", "mini-A-steps-12", "mini-A-prompts-8", "mini-A-seeds-30",
+        "mini-A-references-40-41", "mini-A-every-cell",
+    ]  # fmt: skip
+    many = [*CORRECTIONS]
+    long = [stem(f"--corrections {','.join(names)}") for names in (many, many[:-1])]
+    assert len(set(long)) == 2
+    assert max(map(len, long)) < 80
+
+
+def test_the_variant_reaches_the_plan_of_either_kind() -> None:
+    for line in ("--steps 12", "--preset 0.6b --lr .1 --steps 12"):
+        options = parse(Options, "table", line.split(), about="")
+        plan = plan_of(options) if options.preset == "mini" else fullsize.plan_of(options)
+        assert plan.variant == "steps 12"
 
 
 def test_deviations_are_counted_in_the_floor_of_the_on_policy_runs(made: tuple[Path, dict[str, Any]]) -> None:
@@ -424,10 +443,9 @@ def test_the_page_has_a_section_a_cell_and_a_link_to_it(made: tuple[Path, dict[s
 
 def test_the_report_writes_the_tables_it_finds(made: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     (found,) = read_tables(made[0] / "runs" / "tables")
-    # no working point is what it is called where its settings are not the usual ones
-    assert name_of(found) == "table-mini-A-torch-2-steps-4-x-8.html"
+    assert page_of(found).startswith("table-mini-A-samplers-reference-stale-64-corrections-pg-sc")
     assert main(["report", "--runs", str(made[0] / "runs"), "--out", str(tmp_path / "index.html")]) == 0
-    assert (tmp_path / name_of(found)).read_text().startswith("<!doctype html>")
+    assert (tmp_path / page_of(found)).read_text().startswith("<!doctype html>")
     (made[0] / "runs" / "tables" / "broken.json").write_text("{")
     try:
         with pytest.raises(ValueError, match="is not JSON; delete it"):

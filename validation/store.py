@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,10 @@ from validation.provenance import code_digest, versions
 FORMAT = 1
 TABLES = ("steps", "tokens", "sequences")
 STATUS, SETTINGS, LOCK, STATE = "status.json", "settings.json", ".lock", "state"
-REQUIRED = {"state", "code", "seconds", "provenance", "notes", "files"}
+REQUIRED: Mapping[str, Any] = MappingProxyType(
+    {"state": str, "code": str, "seconds": (int, float), "provenance": dict, "notes": dict, "files": dict}
+)
+"""What a manifest says, and by which type"""
 SEED = "_run"
 """Column of the stored tables that tells the traces of one ensemble apart; not part of a trace"""
 
@@ -255,10 +259,26 @@ def read_status(folder: Path, /) -> dict[str, Any] | None:
         raise CorruptRun(folder, f"{STATUS} is not JSON") from None
     if not isinstance(status, dict) or status.get("format") != FORMAT:
         raise CorruptRun(folder, f"{STATUS} is not of format {FORMAT}")
-    missing = REQUIRED - status.keys()
+    missing = REQUIRED.keys() - status.keys()
     if missing:
         raise CorruptRun(folder, f"{STATUS} lacks {', '.join(sorted(missing))}")
+    for name, kind in REQUIRED.items():
+        if not isinstance(status[name], kind) or not _whole(name, status[name]):
+            raise CorruptRun(folder, f"{STATUS} says of {name} what it cannot")
+    if status["state"] == "done" and not {SETTINGS, f"{TABLES[0]}.parquet"} <= status["files"].keys():
+        raise CorruptRun(folder, f"{STATUS} lists no settings, or no steps")
     return status
+
+
+def _whole(name: str, value: Any) -> bool:
+    """Whether what a manifest says under a name has the entries this store writes."""
+    if name == "state":
+        return value in ("running", "done")
+    if name == "files":
+        return all(isinstance(f, dict) and f.keys() == {"bytes", "sha256"} for f in value.values())
+    if name == "provenance":
+        return all(isinstance(p, list) and len(p) == 2 for p in value.values())
+    return True
 
 
 def _verify(folder: Path, name: str, entry: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ def main(options: Options) -> int:
     from validation.report.readme import write_readme
     from validation.report.results import CHECKS, read_results
     from validation.report.seeds import compare_seeds
-    from validation.report.table_page import name_of, read_tables, render_table
+    from validation.report.table_page import page_of, read_tables, render_table
     from validation.table.gather import FOLDER as TABLES
 
     folder(options.runs, "--runs")
@@ -45,7 +45,7 @@ def main(options: Options) -> int:
         diagrams = phase.read_phase(options.runs / CHECKS)
         seeds = [compare_seeds(options.runs / CHECKS, result.engine) for result in results]
     for made in tables:
-        _write(options.out.parent / name_of(made), render_table(made))
+        _write(options.out.parent / page_of(made), render_table(made))
     if not results:
         if tables and options.readme is None and options.figure is None:
             return 0

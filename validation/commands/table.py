@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -100,11 +100,12 @@ def plan_of(options: Options) -> TablePlan:
     """
     from validation.table.plan import REFERENCES, SEEDS, mini_plan
     from validation.table.rows import CORRECTIONS, SAMPLERS, chosen
+    from validation.table.variant import variant_of
 
     refuse_flags(options, ("lr",), "preset 'mini', whose working points (--point) fix the learning rate")
     refuse_flags(options, ("response_tokens", "prompt_tokens", "precision"), f"preset {options.preset!r}")
     articles = [name for name, row in SAMPLERS.items() if row.article]
-    return mini_plan(
+    made = mini_plan(
         point=options.point or "A",
         samplers=chosen(options.samplers, SAMPLERS, "sampler", articles),
         corrections=chosen(options.corrections, CORRECTIONS, "correction", CORRECTIONS),
@@ -116,6 +117,7 @@ def plan_of(options: Options) -> TablePlan:
         prompts=options.prompts,
         every_cell=options.every_cell,
     )
+    return replace(made, variant=variant_of(options))
 
 
 def numbers(text: str, flag: str, default: tuple[int, ...], /) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ def claims_table(results: Sequence[Result], tables: Sequence[Mapping[str, Any]] 
     results : sequence of Result
         Of `check`, one an engine.
     tables : sequence of mapping
-        What `table` kept, as `validation.report.table_page.read_tables` reads it: a column each.
+        What `table` kept, as `validation.report.table_page.read_tables` reads it: a column for each whole one.
     """
     cells: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
@@ -31,6 +31,8 @@ def claims_table(results: Sequence[Result], tables: Sequence[Mapping[str, Any]] 
             cells[row["claim"]][result.engine].append(row["verdict"])
     columns = dict(COLUMNS)
     for made in tables:
+        if made.get("variant"):
+            continue  # no part of a table, and none of other settings, stands for the whole one
         column = f"table {made['preset']}, {made['point']}"
         columns[column] = column
         for row in made["checks"]:

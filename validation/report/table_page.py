@@ -15,7 +15,7 @@ from markupsafe import Markup
 from validation.report.spark import spark
 from validation.report.table_figures import FIGURES, samplers_of
 from validation.table.articles import NOTES, beside
-from validation.table.gather import file_stem
+from validation.table.variant import file_stem
 from validation.table.screen import number
 
 TEMPLATE = "table.html.j2"
@@ -44,7 +44,7 @@ def read_tables(folder: Path, /) -> list[dict[str, Any]]:
     return found
 
 
-def name_of(made: Mapping[str, Any], /) -> str:
+def page_of(made: Mapping[str, Any], /) -> str:
     """File name of a table's page."""
     return f"table-{file_stem(made)}.html"
 
@@ -84,7 +84,7 @@ def render_table(made: Mapping[str, Any], /, *, draw: bool = True) -> str:
         sparks={key: _sparks(c) for key, c in cells.items() if c["measured"] and c["same"] is None},
         figures=_figures(made) if draw else [],
         beside=beside(made),
-        notes=NOTES.get((made["preset"], made["point"]), ()),
+        notes=() if made.get("variant") else NOTES.get((made["preset"], made["point"]), ()),
         scale=[(x, heat(x)) for x in (1, 2, 5, 10, 30, 100, 300)],
         heat=heat,
         number=number,

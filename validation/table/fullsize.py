@@ -20,6 +20,7 @@ from validation.flags import refuse_flags
 from validation.places import writable
 from validation.table.plan import REFERENCES, SEEDS, TablePlan, cells_of, check_seeds
 from validation.table.rows import CORRECTIONS, SAMPLERS, chosen
+from validation.table.variant import variant_of
 
 if TYPE_CHECKING:
     from validation.commands.table import Options
@@ -105,6 +106,7 @@ def plan_of(options: Options) -> TablePlan:
             seeds,
             rounding=False,
         ),
+        variant=variant_of(options),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from validation.store import Store, StoredRun
 from validation.table.measure import against
 from validation.table.plan import TablePlan
 from validation.table.progress import watched
+from validation.table.variant import file_stem
 from validation.table.work import Backend, Outcome, make, missing, parallel
 
 
@@ -220,13 +220,8 @@ def _compare(
 FOLDER = "tables"
 
 
-def file_stem(made: Mapping[str, Any], /) -> str:
-    """Name of a table's files: its preset and its working point, with what is unusual of its settings."""
-    return re.sub(r"[^\w.+-]+", "-", f"{made['preset']}-{made['point']}")
-
-
 def keep(made: Mapping[str, Any], root: Path, /) -> Path:
-    """Keep a table's document where the report finds it: the last one of each preset and point."""
+    """Keep a table's document where the report finds it: the last one of each name (`variant.name_of`)."""
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{file_stem(made)}.json"

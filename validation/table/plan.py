@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 from real.settings import Mini, SamplerName, working_point_a, working_point_b
@@ -44,14 +43,15 @@ class TablePlan:
     preset: str
     """mini, or the size of the model"""
     point: str
-    """Working point, and each setting that is not the usual one: tables of other settings are kept beside it.
-    Of a full-size model its learning rate"""
+    """Working point; of a full-size model its learning rate"""
     engine: str
     """Name of the real engine in the store"""
     seeds: tuple[int, ...]
     references: tuple[Experiment, ...]
     """On-policy runs with seeds of their own"""
     cells: tuple[TableCell, ...]
+    variant: str = ""
+    """What is not as in the whole table of that point, `variant.variant_of`: it is kept beside that one"""
 
     def runs(self) -> Iterator[Experiment]:
         """Each experiment once: the on-policy ones, then seed by seed, so that a part of it is a table.
@@ -135,15 +135,8 @@ def mini_plan(
     on_policy = tuple(
         replace(at("pg", "reference", seed), correction=correction("pg")) for seed in references
     )
-    unusual = {
-        engine: engine != "vllm",
-        f"{steps} steps": steps != 40,
-        f"{prompts} x {samples}": (prompts, samples) != (64, 8),
-        f"model {Path(model).stem}": model != "mini",
-    }
-    label = ", ".join([point, *(word for word, said in unusual.items() if said)])
     return TablePlan(
-        preset="mini", point=label, engine=ENGINE, seeds=seeds, references=on_policy, cells=cells
+        preset="mini", point=point, engine=ENGINE, seeds=seeds, references=on_policy, cells=cells
     )
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from validation.check import Verdict
 from validation.screen import STYLES, WIDTH
 from validation.table.plan import TablePlan
+from validation.table.variant import name_of
 
 CPU_SECONDS = {"vllm": 0.65, "torch": 0.35}
 """Of one update on mini-Qwen3 with its share of evaluations, one thread, 64 x 8 responses"""
@@ -53,7 +54,8 @@ def print_plan(plan: TablePlan, root: Path, /) -> None:
         table.add_row(escape(correction), *map(escape, words))
     out.print(table)
     out.print(
-        f"\n{plan.preset}, {plan.point}: {first.steps} updates of {first.prompts} x {first.samples}, "
+        f"\n{escape(name_of(plan.preset, plan.point, plan.variant))}: {first.steps} updates of "
+        f"{first.prompts} x {first.samples}, "
         f"seeds {', '.join(map(str, plan.seeds))}; on-policy runs "
         f"{', '.join(str(e.seed) for e in plan.references)}"
     )

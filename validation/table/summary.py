@@ -58,6 +58,7 @@ def document(table: Table, /, *, command: str, seconds: float) -> dict[str, Any]
         "run_seconds": round(sum(run.seconds for run in table.runs.values()), 1),
         "preset": plan.preset,
         "point": plan.point,
+        "variant": plan.variant,
         "engine": getattr(first.environment, "sampler", "vllm"),
         "lr": first.lr,
         "baseline": first.baseline,
