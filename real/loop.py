@@ -27,6 +27,7 @@ from real.rewards import ended, rewards
 from real.samplers import open_sampler
 from real.samplers.base import Rollout, Sampler
 from real.samplers.guard import drawn, refuse_impossible
+from real.sequences import sequence_table
 from real.settings import Mini
 from real.sync import Proof, SyncProof
 from real.trainer import Diverged, Trainer
@@ -187,7 +188,15 @@ class _Loop:
             step=step,
             measures=found | seconds,
             tokens=measures.token_table(step, rollout, taken.logpi_s_BTV, taken.logpi_BTV, advantage_CN),
-            sequences=measures.sequence_table(step, rollout, reward_CN, finish, version),
+            sequences=sequence_table(
+                step,
+                samples=rollout.samples,
+                reward=reward_CN,
+                lengths=rollout.mask_BT.sum(-1).tolist(),
+                finish=finish,
+                sampler_version=rollout.version,
+                trainer_version=version,
+            ),
         )
 
     def _sync_if_due(self, found: Mapping[str, float]) -> float:

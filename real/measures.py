@@ -56,21 +56,3 @@ def token_table(
         "entropy": entropy_BT[mask_BT].numpy(),
         "kept_mass": kept_BT.sum(-1)[mask_BT].numpy(),
     }
-
-
-def sequence_table(
-    step: int, rollout: Rollout, reward_CN: Tensor, finish: np.ndarray, trainer_version: int
-) -> dict[str, np.ndarray]:
-    """Columns of SEQUENCE_COLUMNS, one row per response."""
-    count = len(rollout.response_BT)
-    number = np.arange(count, dtype=np.int32)
-    return {
-        "step": np.full(count, step, dtype=np.int32),
-        "sequence": number,
-        "group": number // rollout.samples,
-        "reward": reward_CN.reshape(-1).numpy(),
-        "length": rollout.mask_BT.sum(-1).numpy().astype(np.int32),
-        "finish_reason": finish,
-        "sampler_version": np.full(count, rollout.version, dtype=np.int32),
-        "trainer_version": np.full(count, trainer_version, dtype=np.int32),
-    }

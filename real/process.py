@@ -26,8 +26,10 @@ VARIABLES: Mapping[str, str] = MappingProxyType(
 
 
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Those that keep a hub id from being looked up"""
 
 _OURS: set[str] = set()
+"""Names this process has set; a child inherits the values and takes them for its user's"""
 
 
 def prepare() -> None:

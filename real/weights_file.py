@@ -76,7 +76,10 @@ def refuse_other_task(head: Header, task: Task, /) -> None:
         Naming both tasks.
     """
     if head.task not in (None, task.name):
-        raise ValueError(f"{head.path} must hold a model of the task {task.name!r}, got one of {head.task!r}")
+        raise ValueError(
+            f"{head.path} must hold a model of the task {task.name!r}, got one of {head.task!r}; "
+            "name a file of that task"
+        )
 
 
 def with_tied(shapes: Mapping[str, tuple[int, ...]], /) -> Shapes:
@@ -96,5 +99,5 @@ def refuse_other_model(path: Path, got: Shapes, wanted: Shapes, /) -> None:
         differing = sorted(n for n in wanted.keys() | got.keys() if wanted.get(n) != got.get(n))
         raise ValueError(
             f"{path} holds another model: {differing[0]} should have shape {wanted.get(differing[0])}, "
-            f"got {got.get(differing[0])}"
+            f"got {got.get(differing[0])}; name the file of such a model"
         )

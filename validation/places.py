@@ -39,6 +39,24 @@ def writable(path: Path | None, /, flag: str = "--json") -> None:
         raise BadUsage(f"{flag} must name a file that can be written, got {path} ({why})") from None
 
 
+def made(path: Path, flag: str, /) -> None:
+    """Make the folder of an output now, or refuse it, and not after minutes of runs.
+
+    Raises
+    ------
+    BadUsage
+        Naming the flag and why.
+    """
+    folder(path, flag)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise BadUsage(
+            f"{flag} must name a folder that can be made, got {path} ({why}); name another"
+        ) from None
+
+
 def folder(path: Path, flag: str, /) -> None:
     """Refuse a folder that is a file, or lies below one; it need not exist.
 

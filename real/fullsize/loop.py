@@ -25,11 +25,12 @@ from real.fullsize.memory import estimate
 from real.fullsize.prompts import prompt_tokens, rewards
 from real.fullsize.resume import FullProgress, restore, save
 from real.fullsize.settings import FullSize
-from real.fullsize.tables import Update, padded, sequence_table, token_table
+from real.fullsize.tables import Update, padded, token_table
 from real.fullsize.trainer import FullTrainer
 from real.fused.stale import FrozenWeights
 from real.loop import draw_seed
 from real.samplers.guard import drawn, refuse_impossible
+from real.sequences import sequence_table
 from real.sync import SyncError
 from real.trainer import Diverged
 from theory.advantage import advantages
@@ -232,7 +233,15 @@ class FullLoop:
             taken=taken,
             measures=measures,
             tokens=token_table(step, rollout, taken, advantage_B),
-            sequences=sequence_table(step, rollout, reward_CN, version),
+            sequences=sequence_table(
+                step,
+                samples=rollout.samples,
+                reward=reward_CN,
+                lengths=rollout.lengths,
+                finish=rollout.finish,
+                sampler_version=rollout.mu.version,
+                trainer_version=version,
+            ),
         )
 
     def check_sync(self, rms: float) -> None:

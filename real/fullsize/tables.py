@@ -58,21 +58,3 @@ def token_table(
         "logpi": taken.logpi_N.numpy(),
         "advantage": np.repeat(advantage_B.numpy(), lengths),
     }
-
-
-def sequence_table(
-    step: int, rollout: FullRollout, reward_CN: Tensor, trainer_version: int
-) -> dict[str, np.ndarray]:
-    """Return the columns of SEQUENCE_COLUMNS, one row per response."""
-    count = len(rollout.responses)
-    number = np.arange(count, dtype=np.int32)
-    return {
-        "step": np.full(count, step, dtype=np.int32),
-        "sequence": number,
-        "group": number // rollout.samples,
-        "reward": reward_CN.reshape(-1).numpy(),
-        "length": np.array(rollout.lengths, dtype=np.int32),
-        "finish_reason": np.array(rollout.finish),
-        "sampler_version": np.full(count, rollout.mu.version, dtype=np.int32),
-        "trainer_version": np.full(count, trainer_version, dtype=np.int32),
-    }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from validation.errors import BadUsage, running, usage
-from validation.places import folder
+from validation.places import folder, made
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ def main(options: Options) -> int:
     with usage():
         environments(options.seed)
     folder(options.runs, "--runs")
-    folder(options.out, "--out")
+    made(options.out, "--out")
     from validation.gather import phase
     from validation.report.phase import FILE, figures, read_phase
     from validation.report.results import CHECKS
@@ -43,7 +43,6 @@ def main(options: Options) -> int:
     checks = options.runs / CHECKS
     try:
         phase.save(diagram, checks / FILE)
-        options.out.mkdir(parents=True, exist_ok=True)
         for name, figure, _ in figures(read_phase(checks)):
             path = options.out / f"{name}.svg"
             write_text(path, to_svg(figure, name=name, ink="#808080"))
