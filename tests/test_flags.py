@@ -128,6 +128,13 @@ def test_a_folder_that_is_a_file_or_lies_below_one_is_refused(
     assert {p.name for p in tmp_path.iterdir()} == {"file", "link"}
 
 
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = refused(["phase", "--out", "/proc/nowhere"], capsys)
+    assert "--out must name a folder that can be made, got /proc/nowhere (" in said
+
+
 def test_a_report_below_a_file_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

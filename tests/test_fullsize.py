@@ -576,6 +576,15 @@ def test_a_hub_id_is_looked_up_unless_the_user_has_said_offline(
     assert done.stdout.split() == [str(not reached)]
 
 
+def test_the_hub_is_allowed_before_the_other_variables_are_set_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_OURS", set())
+    for name in process.OFFLINE:
+        monkeypatch.setenv(name, "")  # restored afterwards
+        monkeypatch.delenv(name)
+    process.allow_hub()
+    assert {os.environ[name] for name in process.OFFLINE} == {"0"}
+
+
 def test_a_full_size_run_by_hub_id_is_not_offline() -> None:
     asked = (
         "from real.fullsize.__main__ import main; "

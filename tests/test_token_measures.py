@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tolerances
 
+from theory.batch import token_batch
 from theory.ess import ess_fraction, response_ess
 from theory.records import STEP_COLUMNS
 from theory.tail import k_hat
@@ -99,6 +100,18 @@ def test_every_measure_is_the_plain_formula_on_the_tokens_that_count(
     assert got == pytest.approx(
         wanted, rel=tolerances.library(dtype), abs=tolerances.algebra(8.0, dtype=dtype)
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_batch_keeps_single_precision_and_sums_responses_in_double(
+    rng: np.random.Generator, dtype: Any
+) -> None:
+    pi_s = -1 - rng.random((3, 50_000)).astype(dtype)
+    pi = pi_s + rng.normal(0.01, 1e-2, pi_s.shape).astype(dtype)
+    batch = token_batch(None, pi_s, pi)
+    assert (batch.lag.dtype, batch.response_lag.dtype) == (dtype, np.float64)
+    wanted = (pi - pi_s).astype(np.float64).sum(-1)
+    np.testing.assert_allclose(batch.response_lag, wanted, rtol=tolerances.library())
 
 
 def test_an_infinite_ratio_has_an_infinite_lag_and_no_cumulants() -> None:
