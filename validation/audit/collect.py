@@ -11,6 +11,7 @@ differences.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -136,6 +137,10 @@ class Collector:
     def _note_broken(self, block: Block, mask: np.ndarray) -> dict[str, np.ndarray]:
         """Count what is no log-prob, by column, and return where each column can be used."""
         usable: dict[str, np.ndarray] = {}
+
+        def words(at: int) -> str:
+            return self._place(block, at, math.nan).words
+
         for name in (*LOGPS, "entropy", "kept_mass", "advantage"):
             column = block.tokens.get(name)
             if column is None:
@@ -144,19 +149,13 @@ class Collector:
             self.measured[name] += int((good & mask).sum())
             usable[name] = good & mask
             if name in self.signs:
-                self._note_signs(block, self.signs[name], column, usable[name])
+                self.signs[name].add(column, usable[name], block.row_of_token, words)
             if good.all():
                 continue
             bad = mask & ~good
             if bad.any():
                 self._note_bad_column(block, name, column, bad)
         return usable
-
-    def _note_signs(self, block: Block, signs: Signs, column: np.ndarray, usable: np.ndarray) -> None:
-        at = signs.add(column, usable)
-        if at.size:
-            signs.rows += len(np.unique(block.row_of_token[at]))
-            signs.places += [self._place(block, int(t), 0.0).words for t in at[: 3 - len(signs.places)]]
 
     def _note_bad_column(self, block: Block, name: str, column: np.ndarray, bad: np.ndarray) -> None:
         owner, rows = block.row_of_token, len(block.starts) - 1

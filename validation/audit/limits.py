@@ -28,7 +28,7 @@ def of(
             out.append("the files hold no record at all")
         return out
     for name, signs in collected.signs.items():
-        if signs.above and not_logs.within_noise(evidence, name):
+        if signs.above.count and not_logs.within_noise(evidence, name):
             out.append(
                 f"whether these are normalised log-probs: {not_logs.told(name, signs)}, no more than it"
                 f" differs by elsewhere; {not_logs.REMEDY}"

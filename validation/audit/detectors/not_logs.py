@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from theory.batch import ROUNDING
@@ -15,23 +17,21 @@ REMEDY = "pass logs of probabilities: log(p) of a probability, -loss of a cross-
 
 def columns(evidence: Evidence, /) -> list[Finding]:
     """Detect: whole columns of something else than log-probs; every figure made of them says nothing."""
-    return [
-        _finding(
-            f"{told(name, signs)}; hardly any is below 0: it holds {signs.looks_like}, no log-probs",
-            signs,
-            name,
-            explains=1.0,
-        )
-        for name, signs in evidence.exact.signs.items()
-        if signs.no_log_probs
-    ]
+    found = []
+    for name, signs in evidence.exact.signs.items():
+        if not signs.no_log_probs:
+            continue
+        why = "log-probs are not above 0 all at once" if signs.all_small else "hardly any is below 0"
+        fault = f"{told(name, signs)}; {why}: it holds {signs.looks_like}, no log-probs"
+        found.append(_finding(fault, signs, name, explains=1.0))
+    return found
 
 
 def detect(evidence: Evidence, /) -> list[Finding]:
     """Detect: values above 0 among log-probs that neither a fill value nor noise accounts for."""
     found = []
     for name, signs in evidence.exact.signs.items():
-        if not signs.above or within_noise(evidence, name):
+        if not signs.above.count or within_noise(evidence, name):
             continue
         tokens = _compared(evidence, name)
         if tokens.any() and not (tokens & evidence.live).any():
@@ -42,20 +42,40 @@ def detect(evidence: Evidence, /) -> list[Finding]:
 
 def told(name: str, signs: Signs, /) -> str:
     """Say which column is above 0, how often and how far."""
+    column = f"{name}, the log-probs of the {MISMATCH_NAMES[name]}, is above 0"
+    if signs.all_small:
+        return (
+            f"{column} on {signs.positive.count} of {signs.counted} counted tokens in {signs.positive.rows} "
+            f"rows, from {signs.least:.3g} to {signs.largest:.3g}"
+        )
     return (
-        f"{name}, the log-probs of the {MISMATCH_NAMES[name]}, is above 0 (and {ROUNDING} of rounding) on "
-        f"{signs.above} counted tokens in {signs.rows} rows, the largest {signs.largest:.3g}"
+        f"{column} (and {ROUNDING} of rounding) on {signs.above.count} counted tokens in {signs.above.rows} "
+        f"rows, the largest {signs.largest:.3g}"
     )
 
 
 def within_noise(evidence: Evidence, name: str, /) -> bool:
-    """Whether other tokens of the column differ from another one by as much as it is above 0."""
+    """Whether more tokens of the column differ from another one by as much as it is above 0 than are above.
+
+    Noise that takes a token there takes others as far; a single one that does excuses nothing.
+    """
     signs = evidence.exact.signs[name]
     if signs.no_log_probs:
         return False
-    d = [evidence.d[~_compared(evidence, name)]] if name in ("logmu", evidence.reference) else []
-    d += [evidence.g[evidence.g_ref - evidence.g <= ROUNDING]] if name == "logpi" else []
-    return signs.largest - ROUNDING <= max((float(np.abs(x).max()) for x in d if x.size), default=0.0)
+    for d, above in _differences(evidence, name):
+        as_far = np.count_nonzero(~above & (np.abs(d) >= signs.largest - ROUNDING))
+        # shares, since a long log is compared in a sample of its rows
+        if as_far > 1 and as_far / d.size > signs.above.count / signs.counted:
+            return True
+    return False
+
+
+def _differences(evidence: Evidence, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Differences of a column from those it is compared with, nats, and where it is above 0."""
+    if name in ("logmu", evidence.reference):
+        yield evidence.d, _compared(evidence, name)
+    if name == "logpi":
+        yield evidence.g, evidence.g_ref - evidence.g > ROUNDING
 
 
 def _compared(evidence: Evidence, name: str) -> np.ndarray:
@@ -66,15 +86,20 @@ def _compared(evidence: Evidence, name: str) -> np.ndarray:
 
 
 def _finding(fault: str, signs: Signs, name: str, *, explains: float) -> Finding:
+    tally, what = (
+        (signs.positive, "counted tokens above 0")
+        if signs.all_small
+        else (signs.above, f"counted tokens above {ROUNDING}")
+    )
     return Finding(
         kind="sampled-vs-reported",
         fault=fault,
         confidence=0.97,
         explains=explains,
         figures=(
-            Figure(what="counted tokens above 0", value=signs.above, where="; ".join(signs.places)),
+            Figure(what=what, value=tally.count, where="; ".join(tally.places)),
             Figure(what="largest value", value=signs.largest),
-            Figure(what="share of values below 0", value=signs.below / signs.counted),
+            Figure(what="share of values below 0", value=signs.negative / signs.counted),
         ),
         rules_out=("numerics and lag: neither makes a probability larger than 1",),
         first=REMEDY,
