@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+import zstandard
 
 from theory.corrections import correction
 from theory.experiment import Experiment
@@ -398,14 +399,65 @@ def test_what_could_not_be_read_stands_on_the_screen(tmp_path: Path) -> None:
     assert "1 line not read, at trace.jsonl line 2: a line must be" in console.export_text()
 
 
-def test_a_compressed_trace_is_refused_and_not_an_empty_one(tmp_path: Path) -> None:
-    file = tmp_path / "trace.jsonl.gz"
-    file.write_bytes(gzip.compress(b"{}", mtime=0))
+COMPRESSORS = {"gz": gzip.compress, "zst": zstandard.compress}
+
+
+@pytest.mark.parametrize("how", COMPRESSORS)
+def test_a_compressed_trace_is_refused_and_not_an_empty_one(tmp_path: Path, how: str) -> None:
+    file = tmp_path / f"trace.jsonl.{how}"
+    file.write_bytes(COMPRESSORS[how](b"{}"))
     with pytest.raises(ValueError, match="which is compressed; `lagfloor audit` reads it"):
         source_of(file)
 
 
-@pytest.mark.parametrize("settings", ["{}", "[]", "{", '{"experiment": {"steps": 3}}'])
+@pytest.mark.parametrize("how", COMPRESSORS)
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "jsonl.zst"])
+def test_a_folder_of_compressed_traces_is_refused_like_one_of_them(
+    tmp_path: Path, how: str, ending: str
+) -> None:
+    file = tmp_path / f"rank_1.{ending}"
+    file.write_bytes(COMPRESSORS[how](json.dumps(WHOLE).encode()))
+    with pytest.raises(ValueError, match=rf"got {file}, which is compressed; `lagfloor audit` reads it"):
+        source_of(tmp_path)
+
+
+def test_a_folder_of_plain_traces_is_read_beside_other_files(tmp_path: Path) -> None:
+    (tmp_path / "rank_1.jsonl").write_text(json.dumps(WHOLE) + "\n")
+    (tmp_path / "rank_1.jsonl.part").write_text("half")
+    (tmp_path / "notes.txt").write_text("a")
+    assert [s["step"] for s in source_of(tmp_path).poll().steps] == [2]
+    (tmp_path / "rank_1.jsonl").unlink()
+    with pytest.raises(ValueError, match="which is neither"):
+        source_of(tmp_path)
+
+
+def test_what_is_above_zero_beside_the_mask_is_no_fault_of_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    line = WHOLE | {"mask": [1, 1, 0], "logp_mu": [-1.0, -2.0, 5.0]}
+    file.write_text(json.dumps(line) + "\n")
+    progress = TraceFiles([file]).poll()
+    assert (progress.unread, len(progress.steps)) == ("", 1)
+    file.write_text(json.dumps(line | {"mask": [1, 1, 1]}) + "\n")
+    assert "log-probs are at most 0" in TraceFiles([file]).poll().unread, "the control: under the mask it is"
+
+
+def test_a_broken_step_of_a_run_under_way_is_named_and_other_files_are_not_read(tmp_path: Path) -> None:
+    checkpoint = pytest.importorskip("real.checkpoint")
+    with Store(tmp_path).write("real", experiment()) as writer:
+        writer.state.mkdir()
+        checkpoint.write_record(writer.state, StepRecord(step=1, measures={"ess_token": 0.9}))
+        for name in ("step-x", "step-5x", "step-5", "step-00002 copy", "last-step-00002"):
+            (writer.state / f"{name}.safetensors").write_bytes(b"no step of this run")
+        source = source_of(writer.folder)
+        assert [s["step"] for s in source.poll().steps] == [1]
+        (writer.state / "step-00002.safetensors").write_bytes(b"broken")
+        with pytest.raises(ValueError, match=r"whole safetensors files, got .*step-00002\.safetensors"):
+            source.poll()
+
+
+@pytest.mark.parametrize(
+    "settings", ["{}", "[]", "{", '{"experiment": {"steps": 3}}', '{"experiment": {"correction": "dlc"}}']
+)
 def test_a_run_under_way_with_broken_settings_is_one_line(tmp_path: Path, settings: str) -> None:
     with Store(tmp_path).write("toy", experiment()) as writer:
         (writer.folder / "settings.json").write_text(settings)

@@ -27,20 +27,25 @@ def source_of(path: Path, /) -> Source:
     """
     if path.is_dir() and (path / "status.json").exists():
         return RunFolder(path)
-    if path.is_dir():
-        found = sorted(path.glob("*.jsonl"))
-        if found:
-            return TraceFiles(found)
-    elif path.is_file():
-        with path.open("rb") as opened:
-            if opened.read(4).startswith(COMPRESSED):
-                raise ValueError(
-                    f"watch needs a trace that is plain JSON lines, got {path}, which is compressed; "
-                    "`lagfloor audit` reads it as it is"
-                )
-        return TraceFiles([path])
+    found = [path] if path.is_file() else sorted(path.glob("*.jsonl")) or sorted(path.glob("*.jsonl.*"))
+    for file in found:
+        if _compressed(file):
+            raise ValueError(
+                f"watch needs a trace that is plain JSON lines, got {file}, which is compressed; "
+                "`lagfloor audit` reads it as it is"
+            )
+    found = [file for file in found if file == path or file.suffix == ".jsonl"]
+    if found:
+        return TraceFiles(found)
     raise ValueError(
         f"watch needs a run folder (with status.json) or a canonical trace (.jsonl), got {path}, which is "
         + ("neither" if path.exists() else "not there")
         + "; a run of `lagfloor run` is under runs/"
     )
+
+
+def _compressed(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return opened.read(4).startswith(COMPRESSED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +19,8 @@ import numpy as np
 from validation.store import SETTINGS, STATE, CorruptRun, load, read_status
 from validation.watch.progress import Progress
 
-STEP_FILES = "step-[0-9]*.safetensors"
-"""What `real.checkpoint` leaves in the state folder after each step"""
+STEP_FILE = re.compile(r"step-([0-9]{5,})\.safetensors")
+"""What `real.checkpoint` leaves in the state folder after each step; other names are not its own"""
 
 
 @dataclass
@@ -46,8 +47,9 @@ class RunFolder:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise CorruptRun(self.folder, f"has no whole {SETTINGS}") from None
         try:
-            for file in sorted((self.folder / STATE).rglob(STEP_FILES)):
-                self._read(file)
+            for file in sorted((self.folder / STATE).rglob("*.safetensors")):
+                if name := STEP_FILE.fullmatch(file.name):
+                    self._read(file, int(name[1]))
         except ValueError:
             now = read_status(self.folder)
             if now is None or now["state"] != "done":
@@ -57,8 +59,7 @@ class RunFolder:
         steps = tuple(self._seen[step] for step in sorted(self._seen))
         return Progress(title, "running", steps, wanted)
 
-    def _read(self, file: Path) -> None:
-        number = int(file.stem.split("-")[1])
+    def _read(self, file: Path, number: int) -> None:
         if number not in self._seen:
             from real.checkpoint import read_record
 
