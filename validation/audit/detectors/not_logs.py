@@ -55,27 +55,34 @@ def told(name: str, signs: Signs, /) -> str:
 
 
 def within_noise(evidence: Evidence, name: str, /) -> bool:
-    """Whether more tokens of the column differ from another one by as much as it is above 0 than are above.
+    """Whether the column differs from another one elsewhere by as much as it is above 0, and more often.
 
-    Noise that takes a token there takes others as far; a single one that does excuses nothing.
+    Noise that takes tokens above 0 takes others as far: more of them than are above reach the middle one of
+    those, and some reach the largest. An outlier elsewhere excuses nothing.
     """
     signs = evidence.exact.signs[name]
     if signs.no_log_probs:
         return False
-    for d, above in _differences(evidence, name):
-        as_far = np.count_nonzero(~above & (np.abs(d) >= signs.largest - ROUNDING))
-        # shares, since a long log is compared in a sample of its rows
-        if as_far > 1 and as_far / d.size > signs.above.count / signs.counted:
+    for values, d in _differences(evidence, name):
+        above = values > ROUNDING
+        elsewhere = np.abs(d[~above])
+        # a long log is compared in a sample of its rows, which may hold none of those above
+        middle = float(np.median(values[above])) if above.any() else signs.largest
+        as_far = int(np.count_nonzero(elsewhere >= middle - ROUNDING))
+        often = as_far > 1 and as_far * signs.counted > signs.above.count * d.size
+        if often and elsewhere.max() >= signs.largest - ROUNDING:
             return True
     return False
 
 
 def _differences(evidence: Evidence, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Differences of a column from those it is compared with, nats, and where it is above 0."""
-    if name in ("logmu", evidence.reference):
-        yield evidence.d, _compared(evidence, name)
+    """Values of a column where it is compared, and its differences there from another, nats."""
+    if name == "logmu":
+        yield evidence.mu, evidence.d
+    if name == evidence.reference:
+        yield evidence.ref, evidence.d
     if name == "logpi":
-        yield evidence.g, evidence.g_ref - evidence.g > ROUNDING
+        yield evidence.g_ref - evidence.g, evidence.g
 
 
 def _compared(evidence: Evidence, name: str) -> np.ndarray:
