@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
 from real.command_line import start
+from validation.audit.discovery import discover
 from validation.audit.document import write_json, write_text
 from validation.audit.errors import BadLog, one_line
-from validation.audit.files import discover, size_of
 from validation.audit.readers import READERS
 from validation.audit.run import Audit, audit
 from validation.audit.source import Options
@@ -80,7 +80,7 @@ def run(command: Command, /) -> int:
 
 def _spare_the_logs(command: Command) -> None:
     """Refuse to write over what is read, or one output over the other."""
-    read = {Path(p).resolve() for p in discover(list(command.paths))}
+    read = {Path(p).resolve() for p in discover(list(command.paths)).files}
     written: set[Path] = set()
     for flag, path in (("--json", command.json), ("--html", command.html)):
         if path is None:
@@ -94,7 +94,7 @@ def _spare_the_logs(command: Command) -> None:
 
 def _audited(command: Command, options: Options) -> Audit:
     """Run the audit with a bar of the bytes read, on a terminal only."""
-    total = sum(size_of(p) for p in discover(list(command.paths)))
+    total = discover(list(command.paths)).size
     console = Console(stderr=True)
     if command.quiet or not console.is_terminal or total < 1 << 24:
         return audit(list(command.paths), options=options)

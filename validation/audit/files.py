@@ -1,4 +1,4 @@
-"""Finding and opening the files of a log: plain, gz and zst, JSON lines and whole documents.
+"""Opening the files of a log: plain, gz and zst, JSON lines and whole documents.
 
 Judged by content.
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -32,7 +31,6 @@ LONGEST_LINE = 1 << 28
 _PEEK = 1 << 16
 BROKEN = (OSError, EOFError, zlib.error, zstandard.ZstdError)
 """What reading a damaged or cut file raises"""
-_IGNORED = {"STABLE", ".DS_Store"}
 
 
 class Opened(NamedTuple):
@@ -42,51 +40,6 @@ class Opened(NamedTuple):
     content: Content
     head: bytes
     compressed: bool
-
-
-def discover(paths: list[str], /) -> list[Path]:
-    """Files behind the given paths, directories walked, in natural order of their numbers.
-
-    Raises
-    ------
-    BadLog
-        For a path that does not exist or a directory without a file.
-    """
-    found: list[Path] = []
-    for text in paths:
-        path = Path(text)
-        try:
-            if path.is_dir():
-                inside = [p for p in path.rglob("*") if p.is_file() and p.name not in _IGNORED]
-                if not inside:
-                    raise BadLog(
-                        f"{one_line(path)}: the folder holds no file; name the folder the trainer wrote to"
-                    )
-                found += sorted(inside, key=_natural)
-            elif path.is_file():
-                found.append(path)
-            else:
-                raise BadLog(f"{one_line(path)}: no such file or folder; name what the trainer wrote")
-        except OSError as error:
-            raise BadLog(
-                f"{one_line(path)}: cannot be read ({error.strerror}); check the path and its rights"
-            ) from None
-    return found
-
-
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    """Sort key in which step_9 stands before step_10."""
-    parts: list[tuple[int, int, str]] = []
-    number = ""
-    for c in str(path) + "\0":
-        if c.isascii() and c.isdigit():
-            number += c
-        else:
-            if number:
-                parts.append((0, int(number[:18]), ""))
-                number = ""
-            parts.append((1, 0, c))
-    return parts
 
 
 def peek(path: Path, /) -> Opened:
@@ -297,11 +250,3 @@ def _document(path: Path, progress: Any) -> Iterator[Record]:
         yield Record(item, number)
     if progress is not None:
         progress(len(text))
-
-
-def size_of(path: Path, /) -> int:
-    """Bytes on disk, 0 if the file has gone."""
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from theory.records import Provenance
 from validation.audit.collect import Collector
 from validation.audit.detectors import not_logs
+from validation.audit.errors import one_line
 from validation.audit.evidence import Evidence
 from validation.audit.source import Log
 
@@ -16,6 +17,9 @@ def of(
 ) -> list[str]:
     """Sentences, each naming what is missing and the remedy."""
     out = list(log.advice)
+    if log.again:
+        many = f"{len(log.again)} names lead" if len(log.again) > 1 else "1 name leads"
+        out.append(f"{many} to a file that is read already ({one_line(log.again[0])}): each counts once")
     if log.skipped:
         out.append(f"{log.skipped} records were passed over (--skip-bad)")
     if evidence is None:
@@ -33,13 +37,21 @@ def of(
                 f"whether these are normalised log-probs: {not_logs.told(name, signs)}, no more than it"
                 f" differs by elsewhere; {not_logs.REMEDY}"
             )
-    if not collected.measured["logmu"]:
+    lost = log.moved_out > 0 and not collected.measured["logmu"]
+    if lost:
+        out.append(
+            f"--align {log.options.align} moved the engine's log-probs out of all {log.moved_out} responses"
+            " that have any, and nothing is left to compare: pass a smaller shift, or leave --align out"
+        )
+    elif not collected.measured["logmu"] and not _unusable(collected, "logmu"):
         out.append("the engine's log-probs (mu) were not logged: no mismatch can be measured")
-    if not collected.discrepancy.n:
+    if collected.reference is None and not lost and not _unusable(collected, "logpi_s", "logpi"):
         out.append(
             "the trainer's log-probs were not logged: log them at the sampler's weights (pi_s) and now (pi),"
             " beside mu"
         )
+    elif not collected.discrepancy.n:
+        pass  # said above, or by the findings: what one side holds is no number, or no token has both
     elif collected.reference == "logpi" and evidence.apart:
         gaps = evidence.gap[evidence.dated]
         out.append(
@@ -81,3 +93,9 @@ def of(
     if holes and collected.measured["logmu"]:
         out.append(f"the engine's log-probs are missing on whole rows ({holes} tokens); those are left out")
     return out
+
+
+def _unusable(collected: Collector, *columns: str) -> bool:
+    """Whether numbers were logged that are none: the findings say so."""
+    empty = ("unmeasured", "missing or NaN")
+    return any(n > 0 for (c, kind), n in collected.broken.items() if c in columns and kind not in empty)

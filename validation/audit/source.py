@@ -16,8 +16,9 @@ import orjson
 
 from theory.records import NOT_MEASURED, Provenance
 from validation.audit.block import Block, Row, blocks
+from validation.audit.discovery import discover
 from validation.audit.errors import BadLog, NoLog, one_line
-from validation.audit.files import Content, Opened, Record, discover, head_records, peek, records
+from validation.audit.files import Content, Opened, Record, head_records, peek, records
 from validation.audit.readers import READERS, curves, reader_for, slime, unauditable
 from validation.audit.readers.base import Reader, Source
 
@@ -67,6 +68,10 @@ class Log:
     progress: Callable[[int], None] | None = None
     named: frozenset[Path] = frozenset()
     """Files the user named one by one; those found in a folder may be no logs at all"""
+    again: list[Path] = field(default_factory=list)
+    """Names that lead to a file which is read already"""
+    moved_out: int = 0
+    """Rows whose engine's log-probs --align moved out, all of them"""
     refused: list[str] = field(default_factory=list)
     """Why files of a folder were passed over"""
 
@@ -285,6 +290,7 @@ class Log:
             mask = row.mask if row.mask is not None else [1] * len(mu)
             edge = [0] * k + mask[k:] if k > 0 else mask[:k] + [0] * -k
             row = row._replace(logmu=moved, mask=edge)
+            self.moved_out += abs(k) == len(mu) > 0
         return row
 
     def _parquet_rows(self, path: Path, number: int, entry: InputFile) -> Iterator[Row]:
@@ -329,8 +335,14 @@ def open_log(
     paths: list[str], /, *, options: Options | None = None, progress: Callable[[int], None] | None = None
 ) -> Log:
     """Find the files of a log; nothing is read yet."""
-    named = frozenset(Path(p) for p in paths if Path(p).is_file())
-    return Log(files=discover(paths), options=options or Options(), progress=progress, named=named)
+    found = discover(paths)
+    return Log(
+        files=found.files,
+        options=options or Options(),
+        progress=progress,
+        named=found.named,
+        again=found.again,
+    )
 
 
 def _refuse(reason: str) -> Iterator[Row]:
