@@ -22,6 +22,7 @@ from validation.audit.block import UNKNOWN, Block
 from validation.audit.peers import PeerSums
 from validation.audit.signs import Signs
 from validation.audit.sums import (
+    FLOOR,
     POSITION_EDGES,
     PROBABILITY_EDGES,
     KeyedTable,
@@ -145,7 +146,7 @@ class Collector:
             column = block.tokens.get(name)
             if column is None:
                 continue
-            good = in_use(column) if name in LOGPS else np.isfinite(column)
+            good = np.isfinite(column) if name == "advantage" else in_use(column)
             self.measured[name] += int((good & mask).sum())
             usable[name] = good & mask
             if name in self.signs:
@@ -172,7 +173,8 @@ class Collector:
         kinds = {
             "missing or NaN": bad & np.isnan(column) & ~unmeasured,
             "infinite": bad & np.isinf(column),
-            "floor": bad & np.isfinite(column),
+            "floor": bad & np.isfinite(column) & (column < 0),
+            f"above {-FLOOR:g}": bad & np.isfinite(column) & (column > 0),
         }
         for kind, where in kinds.items():
             if not where.any():

@@ -79,8 +79,10 @@ class Evidence:
         np.maximum.at(extent, self.row, self.position + 1)
         self.length = extent[self.row]
         self.token = tokens["token"][at] if "token" in tokens else None
-        self.entropy = tokens["entropy"][at] if "entropy" in tokens else None
-        self.kept = tokens["kept_mass"][at] if "kept_mass" in tokens else None
+        self.entropy, self.kept = (
+            np.where(in_use(tokens[name][at]), tokens[name][at], np.nan) if name in tokens else None
+            for name in ("entropy", "kept_mass")
+        )
         self.rows = sample.rows
         self.step = self._row_column("step")[self.row] if size else np.zeros(0, dtype=np.int64)
         self.gap = self._gaps(at, owner)

@@ -17,8 +17,6 @@ from validation.audit.sums import HISTOGRAM_BINS, HISTOGRAM_EDGE
 SIZE = (5.2, 3.0)
 """Inches"""
 MOST_FIGURES = 16
-LARGEST_DRAWN = 1e300
-"""Axes cannot span more"""
 
 
 def figures(audit: Audit, /) -> dict[str, str]:
@@ -111,7 +109,7 @@ def _histogram(drawn: dict[str, np.ndarray]) -> str:
 
 def _line(step: np.ndarray, value: np.ndarray) -> str:
     figure, axes = _axes("step", "as logged")
-    good = np.isfinite(value) & (np.abs(value) < LARGEST_DRAWN)
+    good = np.isfinite(value)
     axes.plot(step[good], value[good], lw=1, color="#3b6ea5")
     return _svg(figure)
 

@@ -27,7 +27,8 @@ from theory.moments import (
 )
 
 FLOOR = -1000.0
-"""Log-probs below it are a writer's stand-in for minus infinity (vLLM floors at -9999), not a probability"""
+"""Log-probs below it are a writer's stand-in for minus infinity (vLLM floors at -9999), not a probability.
+What is as far above 0 is no loss and no probability either: sums of its powers leave the floats"""
 
 PROBABILITY_EDGES = (0.01, 0.1, 0.5, 0.9, 0.99)
 """Upper edges of the probability buckets, by the engine's probability"""
@@ -41,8 +42,8 @@ _LARGEST_LOG = 300.0
 
 
 def in_use(column: np.ndarray, /) -> np.ndarray:
-    """Return true where a log-prob is a number a probability can have: finite and above the floor."""
-    return np.isfinite(column) & (column > FLOOR)
+    """Return true where a log-prob is of a size that one can have, even with its sign lost."""
+    return (column > FLOOR) & (column < -FLOOR)
 
 
 class RatioSums:
@@ -155,8 +156,11 @@ class KeyedTable:
 
 
 def ess_of_sums(n: float, total: float, square: float, /) -> float:
-    """ESS share of `n` weights from the sums of the weights and of their squares; NaN for no weights."""
-    if n == 0:
+    """ESS share of `n` weights from the sums of the weights and of their squares.
+
+    NaN for no weights, and for ones so small that the sums are 0 in any float.
+    """
+    if not (n > 0 and total > 0 and square > 0):
         return math.nan
     with np.errstate(divide="ignore"):
         state = EssState(np.float64(n), np.log(total), np.log(square), np.log(total))

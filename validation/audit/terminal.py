@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from rich.console import Console
@@ -73,7 +74,8 @@ def _finding(number: int, finding: Finding, console: Console) -> None:
     for figure in finding.figures[:4]:
         error = f" +- {figure.stderr:.2g}" if figure.stderr == figure.stderr else ""
         place = f" ({figure.where})" if figure.where else ""
-        shown.append(f"{figure.what} {figure.value:.4g}{error}{place}")
+        value = f"{figure.value:.4g}" if math.isfinite(figure.value) else "-"
+        shown.append(f"{figure.what} {value}{error}{place}")
     if shown:
         console.print(Text(f"   evidence: {'; '.join(shown)}", style="dim"))
     for ruled in finding.rules_out[:1]:

@@ -15,6 +15,7 @@ from validation.audit.detectors.lag_course import correlation
 from validation.audit.detectors.sampled import LEAST_TOKENS, SIGMAS
 from validation.audit.evidence import Evidence, Mean, clustered_mean
 from validation.audit.finding import Figure, Finding
+from validation.audit.sums import in_use
 
 RELATED = 0.2
 """Correlation with the tokens' surprise that a column of entropies has at least"""
@@ -100,7 +101,7 @@ def _entropy_alone(evidence: Evidence) -> Finding | None:
     tokens = evidence.sample.tokens
     if len(evidence.mu) or "entropy" not in tokens or "logmu" not in tokens:
         return None
-    mask = tokens["mask"] & np.isfinite(tokens["logmu"]) & np.isfinite(tokens["entropy"])
+    mask = tokens["mask"] & in_use(tokens["logmu"]) & in_use(tokens["entropy"])
     if mask.sum() < LEAST_TOKENS:
         return None
     owner = np.repeat(np.arange(len(evidence.sample.starts) - 1), np.diff(evidence.sample.starts))

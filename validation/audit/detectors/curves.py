@@ -10,7 +10,7 @@ from validation.audit.detectors import curve_laws
 from validation.audit.detectors.curve_metrics import Metric, distances, misleading
 from validation.audit.finding import Figure, Finding
 from validation.audit.profiles import Series, course
-from validation.audit.readers.curves import Curves, is_entropy, matches
+from validation.audit.readers.curves import LARGEST, Curves, is_entropy, matches
 
 LEVELS = {"nats": 0.105, "kl": 0.05, "probability": 0.01, "factor": 1.2}
 """Level of each kind of distance that no healthy precision keeps up: mean |d| (FP8: .08), KL (FP8.
@@ -43,14 +43,14 @@ def _broken(curves: Curves) -> list[Finding]:
     if not counts:
         return []
     name = max(counts, key=lambda n: counts[n])
+    words = f"NaN, infinite or beyond {LARGEST:g}"
     return [
         Finding(
             kind="non-finite",
             fault=(
-                f"{sum(counts.values())} logged values are NaN or infinite ({name} and {len(counts) - 1}"
-                " more)"
+                f"{sum(counts.values())} logged values are {words} ({name} and {len(counts) - 1} more)"
                 if len(counts) > 1
-                else f"{counts[name]} logged values of {name} are NaN or infinite"
+                else f"{counts[name]} logged values of {name} are {words}"
             ),
             confidence=0.9,
             explains=1.0,

@@ -47,25 +47,25 @@ def _broken(evidence: Evidence) -> list[Finding]:
         rows = sum(exact.broken_rows[column, k] for k in counts)
         total = sum(counts.values())
         places = [p for k in counts for p in exact.broken_places.get((column, k), [])]
-        who = MISMATCH_NAMES.get(column, column)
+        what = f"log-probs of the {MISMATCH_NAMES[column]}" if column in MISMATCH_NAMES else "advantages"
         words = ", ".join(f"{n} {k}" for k, n in counts.items())
         side = "engine" if column == "logmu" else "trainer"
         found.append(
             Finding(
                 kind="non-finite",
                 fault=(
-                    f"{rows} rows have log-probs of the {who} that are no numbers ({words}): a fault of the"
-                    f" {side}" + (", unless it scored some tokens only by choice" if by_choice else "")
+                    f"{rows} rows have {what} that are no usable numbers ({words}): a fault of the {side}"
+                    + (", unless it scored some tokens only by choice" if by_choice else "")
                 ),
                 confidence=0.6 if by_choice else 0.97,
                 explains=1.0,
                 figures=(
-                    Figure(what="tokens that are no numbers", value=total, where=_places(places)),
+                    Figure(what="tokens without a usable number", value=total, where=_places(places)),
                     Figure(what="rows they stand in", value=rows),
                     Figure(what="share of tokens", value=total / (measured + total)),
                 ),
                 rules_out=("they are left out of every other figure and counted here, not set to ratio 1",),
-                first=_REMEDY[side],
+                first=_REMEDY[column if column in _REMEDY else side],
             )
         )
     return found
@@ -79,6 +79,10 @@ _REMEDY = {
     "trainer": (
         "find the trainer's forward pass that gave NaN or infinity (loss scale, masks, precision) before "
         "trusting any update since"
+    ),
+    "advantage": (
+        "find where the advantages are made (a reward that is no number, a division by a spread of 0) and the"
+        " updates they went into"
     ),
 }
 

@@ -95,6 +95,8 @@ _STEP_NAMES = (
     "training/global_step",
     "iteration",
 )
+LARGEST = 1e100
+"""A metric beyond it is as good as infinite: sums of its powers leave the floats"""
 LONGEST_CURVE = 2_000_000
 """Rows of a curve that are read; more are no curve"""
 
@@ -177,7 +179,14 @@ _WORDS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.
 
 
 def _number(value: Any) -> float | None:
-    """Return a number as logged; None for words, empty cells, null and containers."""
+    """Return a number as logged, infinite beyond LARGEST; None for words, empty cells, null, containers."""
+    number = _plain_number(value)
+    if number is None or math.isnan(number) or abs(number) < LARGEST:
+        return number
+    return math.copysign(math.inf, number)
+
+
+def _plain_number(value: Any) -> float | None:
     if value is None or isinstance(value, bool):
         return None
     if isinstance(value, (int, float)):
