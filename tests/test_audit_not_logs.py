@@ -8,7 +8,7 @@ from audit_files import canonical, write
 from audit_logs import Log, build, engine
 
 from theory.batch import ROUNDING
-from validation.audit import collect
+from validation.audit import thinning
 from validation.audit.command import main
 from validation.audit.run import Audit, audit
 from validation.audit.signs import STRAY
@@ -117,7 +117,7 @@ def test_outliers_elsewhere_do_not_excuse_as_many_values_above_zero(tmp_path, ou
 
 
 def test_one_outlier_does_not_excuse_one_value_where_only_a_sample_is_compared(tmp_path, monkeypatch):
-    monkeypatch.setattr(collect, "SAMPLE_TOKENS", 2000)
+    monkeypatch.setattr(thinning, "SAMPLE_TOKENS", 2000)
     made = build(np.random.default_rng(SEED), engine(0.042), rows=96, length=60, vocab=100)
     assert made.pi_s is not None
     made.pi_s[3, 4] -= 9
@@ -140,6 +140,16 @@ def test_what_a_column_s_noise_can_carry_above_zero_is_a_remark_and_no_fault(tmp
     (remark,) = [line for line in said.cannot_know if "above 0" in line]
     assert f"on {(values > ROUNDING).sum()} counted tokens" in remark
     assert remark.endswith("-loss of a cross-entropy")
+
+
+def test_noise_excuses_no_value_that_is_further_above_zero_than_it_reaches(tmp_path):
+    made = log()
+    made.mu[made.mu > -0.05] += 0.2
+    made.mu[made.mu < -1] -= 0.3
+    made.mu[7, 11] = 5.0
+    said = told(made, tmp_path)
+    assert [f for f in said.findings if "the largest 5" in f.fault]
+    assert "above 0" not in str(said.cannot_know)
 
 
 def test_fills_among_probabilities_do_not_make_log_probs_of_them(tmp_path):

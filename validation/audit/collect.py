@@ -1,11 +1,7 @@
-"""One pass over the blocks: exact sums of everything, a table of rows.
+"""One pass over the blocks: exact sums of everything, tables, and a bounded sample for the detectors.
 
-And a bounded sample for the detectors.
-
-Memory is bounded whatever the log's size: sums do not grow, the table of rows and the sample are thinned by
-taking
-every second row when they are full. What is rare is kept in the exact sums: broken values, the largest
-differences.
+Memory is bounded whatever the log's size: sums do not grow, and the sample is thinned when it is full. What
+is rare is kept in the exact sums: broken values, the largest differences.
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,12 +27,8 @@ from validation.audit.sums import (
     in_use,
     token_columns,
 )
+from validation.audit.thinning import Sample, Thinned
 
-SAMPLE_TOKENS = 1 << 19
-"""Tokens kept whole for the detectors: 40 MB"""
-SAMPLE_ROWS = 1 << 16
-RUN_OF_ROWS = 32
-"""Rows that are kept or dropped together: neighbours are samples of one prompt or of one pack"""
 LARGEST_KEPT = 64
 """Tokens with the largest |d| that are remembered with their place"""
 LOGPS = ("logmu", "logpi_s", "logpi")
@@ -59,20 +51,6 @@ class Place(NamedTuple):
         """Where it stands, for messages."""
         step = f"step {self.step}, " if self.step != UNKNOWN else ""
         return f"{step}line {self.line} position {self.position}"
-
-
-class Sample:
-    """Columns of sampled whole rows; tokens of row i are ``starts[i]:starts[i + 1]``."""
-
-    def __init__(
-        self, tokens: dict[str, np.ndarray], rows: dict[str, np.ndarray], starts: np.ndarray
-    ) -> None:
-        self.tokens, self.rows, self.starts = tokens, rows, starts
-
-    @property
-    def size(self) -> int:
-        """Tokens in the sample."""
-        return int(self.starts[-1])
 
 
 class Collector:
@@ -106,14 +84,7 @@ class Collector:
         self.by_step, self.by_gap, self.by_finish = KeyedTable(), KeyedTable(), KeyedTable()
         self.lag_by_step, self.lag_by_gap = KeyedTable(), KeyedTable()
         self.largest: list[Place] = []
-        self._stride = 1
-        self._kept: list[tuple[np.ndarray, Block]] = []
-        """Numbers of the rows kept, with their columns"""
-        self._kept_tokens = 0
-        self._kept_rows = 0
-
-    # -- one block
-    # ---------------------------------------------------------------------------------------------
+        self._thinned = Thinned()
 
     def add(self, block: Block, /) -> None:
         """Take one block."""
@@ -125,7 +96,11 @@ class Collector:
         usable = self._note_broken(block, mask)
         self._choose_reference(usable)
         self._sums(block, mask, usable)
-        self._keep(block)
+        self._thinned.add(block)
+
+    def sample(self) -> Sample:
+        """Return the sampled rows joined; a column some blocks lack is NaN there."""
+        return self._thinned.joined()
 
     def _note_rows(self, block: Block) -> None:
         errors = block.rows["length_error"]
@@ -284,51 +259,6 @@ class Collector:
             ref,
         )
 
-    # -- the sample
-    # --------------------------------------------------------------------------------------------
-
-    def _keep(self, block: Block) -> None:
-        first = self.rows - (len(block.starts) - 1)
-        number = np.arange(first, self.rows)
-        self._hold(number, block)
-        while self._overfull():
-            self._stride *= 2
-            held, self._kept, self._kept_tokens, self._kept_rows = self._kept, [], 0, 0
-            for number, kept in held:
-                self._hold(number, kept)
-
-    def _hold(self, number: np.ndarray, block: Block) -> None:
-        """Keep those rows whose run is a multiple of the stride."""
-        chosen = np.flatnonzero((number // RUN_OF_ROWS) % self._stride == 0)
-        if not len(chosen):
-            return
-        kept = _subset(block, chosen)
-        self._kept.append((number[chosen], kept))
-        self._kept_tokens += int(kept.starts[-1])
-        self._kept_rows += len(chosen)
-
-    def _overfull(self) -> bool:
-        full = self._kept_tokens > SAMPLE_TOKENS or self._kept_rows > SAMPLE_ROWS
-        # one run of rows is kept however long its rows are
-        return full and self._kept_rows > RUN_OF_ROWS
-
-    def sample(self) -> Sample:
-        """Return the sampled rows joined; a column some blocks lack is NaN there."""
-        held = [block for _, block in self._kept]
-        names = sorted({n for b in held for n in b.tokens})
-        tokens: dict[str, np.ndarray] = {}
-        for name in names:
-            tokens[name] = np.concatenate(
-                [b.tokens[name] if name in b.tokens else _blank(name, int(b.starts[-1])) for b in held]
-            )
-        rows: dict[str, np.ndarray] = {}
-        starts = np.zeros(1, dtype=np.int64)
-        if held:
-            tokens["version"] = np.concatenate([b.extra["version"] for b in held])
-            rows = {n: np.concatenate([b.rows[n] for b in held]) for n in held[0].rows}
-            starts = np.append(0, np.cumsum(np.concatenate([np.diff(b.starts) for b in held])))
-        return Sample(tokens, rows, starts)
-
 
 class _PerRow(NamedTuple):
     rows: np.ndarray
@@ -343,26 +273,3 @@ def _starts(owner: np.ndarray) -> np.ndarray:
 def _per_row(columns: np.ndarray, owner: np.ndarray) -> _PerRow:
     starts = _starts(owner)
     return _PerRow(owner[starts], np.add.reduceat(columns, starts, axis=1))
-
-
-def _subset(block: Block, chosen: np.ndarray) -> Block:
-    """Whole rows of a block."""
-    lengths = np.diff(block.starts)
-    starts = np.append(0, np.cumsum(lengths[chosen]))
-    if len(chosen) == len(lengths):
-        return block
-    keep = np.zeros(len(lengths), dtype=bool)
-    keep[chosen] = True
-    at = np.repeat(keep, lengths)
-    return Block(
-        tokens={n: v[at] for n, v in block.tokens.items()},
-        rows={n: v[chosen] for n, v in block.rows.items()},
-        starts=starts,
-        extra={n: v[at] for n, v in block.extra.items()},
-    )
-
-
-def _blank(name: str, size: int) -> Any:
-    if name == "token":
-        return np.full(size, -1, dtype=np.int64)
-    return np.full(size, np.nan)
