@@ -105,6 +105,13 @@ def test_a_shift_that_leaves_some_is_not_spoken_of(log: Path, by: int) -> None:
     assert "--align" not in str(audit([str(log)], options=Options(align=by)).cannot_know)
 
 
+def test_a_log_that_is_masked_whole_is_not_laid_on_the_shift(tmp_path: Path) -> None:
+    made = build(np.random.default_rng(1), engine(0.042), rows=64, length=LENGTH, vocab=50)
+    made.mask[:] = 0
+    path = canonical(made, tmp_path / "log.jsonl")
+    assert "--align" not in str(audit([str(path)], options=Options(align=1)).cannot_know)
+
+
 def test_a_column_that_is_not_there_is_still_said_to_be_missing(tmp_path: Path) -> None:
     made = build(np.random.default_rng(1), engine(0.042), rows=64, length=LENGTH, vocab=50)
     made.pi_s = None
