@@ -36,10 +36,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def _cannot_be_told(frame: FrameType | None) -> bool:
     while frame is not None:
         code = frame.f_code
-        if code.co_filename.startswith("<frozen importlib") or code.co_name in (
-            "_xla_gc_callback",
-            "__del__",
-        ):
+        if code.co_filename.startswith("<frozen importlib") or code.co_name in FORGETTING:
             return True
         frame = frame.f_back
     return False
