@@ -183,6 +183,20 @@ def test_k3_and_chi_square_of_a_small_lag_are_those_of_expm1_and_never_negative(
     assert got == pytest.approx([k3, (e**2).mean()], rel=OTHER_LIBRARY_FLOAT32["rtol"], abs=1e-300)
 
 
+@pytest.mark.parametrize("largest", [400.0, 999.0, math.inf])
+def test_ratios_beyond_any_float_make_both_infinite_and_not_unknown(xp, largest):
+    state = ratio_state(carry(xp, np.array([0.0, -0.5, largest])), dtype=xp.float64)
+    assert float(chi_square(state)) == math.inf
+    assert float(kl_k3(state)) == (pytest.approx(math.exp(400) / 3) if largest == 400 else math.inf)
+
+
+def test_a_token_the_trainer_excludes_makes_k3_infinite_and_chi_square_one_for_it(xp):
+    """w = 0: log w is -inf, and (w - 1)^2 is 1."""
+    state = ratio_state(carry(xp, np.array([0.0, -math.inf])), dtype=xp.float64)
+    assert float(kl_k3(state)) == math.inf
+    assert float(chi_square(state)) == pytest.approx(0.5)
+
+
 def a_batch(n: int, seed: int = 0) -> list[np.ndarray]:
     """Log-probabilities of n tokens, drawn from softmax rows a step apart."""
     rng = np.random.default_rng(seed)

@@ -172,7 +172,8 @@ def mean_ratio(state: EssState, /) -> Array:
 
 def _mean_power(n: Array, log_sum: Array) -> Array:
     xp = namespace(n)
-    return xp.exp(log_sum) / xp.where(n > 0, n, float("nan") * xp.ones_like(n))
+    with np.errstate(over="ignore"):  # a mean beyond any float is infinite; torch and JAX say nothing of it
+        return xp.exp(log_sum) / xp.where(n > 0, n, float("nan") * xp.ones_like(n))
 
 
 def kl_k3(state: RatioState, /) -> Array:
@@ -205,9 +206,11 @@ def _excess(state: RatioState) -> tuple[Array, Array]:
     shift = m + m**2 / 2 + m**3 / 6 + m**4 / 24  # e^m - 1
     k3 = m**2 / 2 + m**3 / 6 + m**4 / 24 + (1 + shift) * about
     chi = shift**2 + 2 * shift * (1 + shift) * about + (1 + shift) ** 2 * square
-    mean_w = mean_ratio(ess)
-    far = _mean_power(ess.n, ess.log_sum_w2) - 2 * mean_w + 1
-    return xp.where(near, k3, xp.maximum(mean_w - 1 - mean, zero)), xp.where(near, chi, xp.maximum(far, zero))
+    mean_w, mean_w2 = mean_ratio(ess), _mean_power(ess.n, ess.log_sum_w2)
+    # E w^2 >= (E w)^2, so where E w is beyond any float E w^2 is too, and is the answer: no inf - inf
+    far_k3 = mean_w - 1 - xp.where(xp.isinf(mean_w), zero, mean)
+    far_chi = mean_w2 - 2 * xp.where(xp.isinf(mean_w2), zero, mean_w) + 1
+    return xp.where(near, k3, xp.maximum(far_k3, zero)), xp.where(near, chi, xp.maximum(far_chi, zero))
 
 
 @reduces_on_host
