@@ -19,7 +19,7 @@ def nucleus(p: Array, top_p: float, /) -> Array:
     if isinstance(top_p, (int, float)) and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1], got {top_p}; 1 keeps everything")
     xp = namespace(p)
-    order = xp.argsort(p, axis=-1, descending=True, stable=True)
+    order = xp.argsort(-p, axis=-1, stable=True)
     ordered = xp.take_along_axis(p, order, axis=-1)
     before = xp.cumulative_sum(ordered, axis=-1) - ordered
     # the mass before an action decides, so the one that reaches top_p stays; an ulp of rounding must not add
