@@ -16,8 +16,8 @@ from theory.ess import ess_fraction
 from validation.audit.command import main
 from validation.audit.detectors.curve_laws import detect
 from validation.audit.finding import KINDS
+from validation.audit.options import Options
 from validation.audit.run import audit
-from validation.audit.source import Options
 
 SEED = 20_260
 

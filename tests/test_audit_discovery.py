@@ -11,8 +11,8 @@ from audit_logs import build, engine
 
 from validation.audit.command import main
 from validation.audit.discovery import discover
+from validation.audit.options import Options
 from validation.audit.run import audit
-from validation.audit.source import Options
 
 LENGTH = 5
 

@@ -24,9 +24,10 @@ from validation.audit.block import UNKNOWN, Block
 from validation.audit.collect import Collector
 from validation.audit.command import main
 from validation.audit.errors import BadLog
+from validation.audit.options import Options
 from validation.audit.readers import READERS
 from validation.audit.run import audit
-from validation.audit.source import Log, Options, open_log
+from validation.audit.source import Log, open_log
 
 MU = [-0.91, -0.05, -0.30]
 PI_S = [-0.93, -0.05, -0.28]
@@ -701,7 +702,7 @@ def test_numbers_do_not_depend_on_the_size_of_blocks(tmp_path):
     path = lines(tmp_path / "log.jsonl", *records)
 
     def collected(size: int) -> Collector:
-        from validation.audit.block import blocks
+        from validation.audit.packing import blocks
 
         out = Collector()
         for block in blocks(open_log([str(path)])._rows(), size=size):

@@ -19,8 +19,9 @@ torch = pytest.importorskip("torch")
 from real.hooks import prime_rl, slime  # noqa: E402
 from real.hooks import verl as verl_hook  # noqa: E402
 from real.hooks.canonical import append, row  # noqa: E402
-from validation.audit.block import Block, blocks  # noqa: E402
+from validation.audit.block import Block  # noqa: E402
 from validation.audit.files import peek, records  # noqa: E402
+from validation.audit.packing import blocks  # noqa: E402
 from validation.audit.readers import reader_for  # noqa: E402
 from validation.audit.readers.base import Source  # noqa: E402
 

@@ -15,9 +15,9 @@ from real.command_line import start
 from validation.audit.discovery import discover
 from validation.audit.document import write_json, write_text
 from validation.audit.errors import BadLog, one_line
+from validation.audit.options import Options
 from validation.audit.readers import READERS
 from validation.audit.run import Audit, audit
-from validation.audit.source import Options
 from validation.audit.terminal import show
 
 

@@ -34,8 +34,9 @@ from validation.audit.detectors import (
 from validation.audit.errors import BadLog, one_line
 from validation.audit.evidence import Evidence
 from validation.audit.finding import Finding
+from validation.audit.options import Options
 from validation.audit.shapes import Shapes
-from validation.audit.source import InputFile, Log, Options, open_log
+from validation.audit.source import InputFile, Log, open_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,19 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from validation.audit.course import Course, Series, by_step, course
 from validation.audit.evidence import Evidence
-from validation.audit.profiles import (
-    Along,
-    Change,
-    Course,
-    Rows,
-    Series,
-    along,
-    by_step,
-    changes,
-    course,
-    unequal_rows,
-)
+from validation.audit.profiles import Along, Change, along, changes
+from validation.audit.unequal_rows import Rows, unequal_rows
 
 LEAST_TOKENS = 100
 

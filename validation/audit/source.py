@@ -1,44 +1,28 @@
-"""From paths to blocks: which reader each file gets, what the user overrides.
-
-What cannot be audited and why.
-"""
+"""From paths to blocks: which reader each file gets, and what cannot be audited and why."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import orjson
 
-from theory.records import NOT_MEASURED, Provenance
-from validation.audit.block import Block, Row, blocks
+from theory.records import Provenance
+from validation.audit.block import Block, Row
 from validation.audit.discovery import discover
 from validation.audit.errors import BadLog, NoLog, one_line
-from validation.audit.files import Content, Opened, Record, head_records, peek, records
+from validation.audit.files import Opened, Record, peek, records
+from validation.audit.looks import look_at, of_one_format
+from validation.audit.options import Options
+from validation.audit.packing import blocks
 from validation.audit.readers import READERS, curves, reader_for, slime, unauditable
-from validation.audit.readers.base import Reader, Source
+from validation.audit.readers.base import Reader, Source, step_in
 
-OldMeans = Literal["pi_s", "pi", "mu"]
 MOST_SETTINGS = 16
 """Distinct sampling settings that are remembered"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What the user knows better than the format."""
-
-    format: str | None = None
-    """Name of a reader; None: by content"""
-    old_means: OldMeans | None = None
-    """What the recomputed log-probs are; None: as the format's provenance says"""
-    align: int = 0
-    """Entry i of the engine's log-probs belongs to token i + align"""
-    skip_bad: bool = False
-    """Pass over lines that cannot be read"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,40 +71,21 @@ class Log:
 
     def provenance(self) -> dict[str, Provenance]:
         """Provenance of each log-prob column as read, the user's word included."""
-        known = dict(self.reader.provenance) if self.reader is not None else {}
-        if self.options.old_means is not None and self.reader is not None:
-            said = Provenance(kind="measured", how=f"--old-means {self.options.old_means}")
-            match self.options.old_means:
-                case "pi_s":
-                    known |= {"logpi_s": said}
-                    if "logpi_s" not in self.reader.provenance or self._only_pi:
-                        known["logpi"] = Provenance(
-                            kind="not measured", how="read as pi_s (--old-means pi_s)"
-                        )
-                case "pi":
-                    known |= {"logpi_s": NOT_MEASURED, "logpi": said}
-                case "mu":
-                    known |= {"logpi_s": Provenance(kind="not measured", how="a copy of mu (--old-means mu)")}
-        return known
-
-    @property
-    def _only_pi(self) -> bool:
-        """Whether the format has the trainer's log-probs as pi alone."""
-        column = (
-            self.reader.provenance.get("logpi_s", NOT_MEASURED) if self.reader is not None else NOT_MEASURED
-        )
-        return column.kind == "not measured"
+        return {} if self.reader is None else self.options.provenance(self.reader.provenance)
 
     def _rows(self) -> Iterator[Row]:
         # each file is looked at twice, so that the heads of thousands of shards are never held together
-        looks = [_look(path) for path in self.files]
-        dumps = _by_rollout([look.path for look in looks if look.content == "torch"])
-        for number, path in enumerate(self._of_one_format(looks)):
-            file = peek(path)
+        looks = [look_at(path) for path in self.files]
+        dumps = slime.by_rollout([look.path for look in looks if look.content == "torch"])
+        if self.options.format is None:
+            looks, beside = of_one_format(looks, self.named)
+            self.inputs += [InputFile(path=str(p), format=f, note=note) for p, f, note in beside]
+        for number, look in enumerate(looks):
+            file = peek(look.path)
             entry = InputFile(path=str(file.path), format=file.content)
             match file.content:
                 case "torch":
-                    yield from self._dump_rows(dumps.pop(_rollout_of(file.path), []), number)
+                    yield from self._dump_rows(dumps.pop(slime.rollout_of(file.path), []), number)
                     continue
                 case "json":
                     found = self._json_rows(file, number, entry)
@@ -148,21 +113,6 @@ class Log:
                 self.refused.append(str(error))
         if self.refused and not any(f.rows or f.tokens for f in self.inputs) and not self.advice:
             raise BadLog(self.refused[0])
-
-    def _of_one_format(self, looks: list[_Look]) -> list[Path]:
-        """Where a folder holds several token formats, keep the one that tells most and say so."""
-        order = list(READERS)
-        known = [look.reader for look in looks if look.reader is not None]
-        chosen = min(known, key=order.index, default=None) if self.options.format is None else None
-        kept = []
-        for look in looks:
-            other = chosen is not None and look.reader not in (None, chosen) and look.path not in self.named
-            if other:
-                note = f"passed over: beside {chosen}"
-                self.inputs.append(InputFile(path=str(look.path), format=look.reader or "", note=note))
-            else:
-                kept.append(look.path)
-        return kept
 
     def _table(self, file: Opened, entry: InputFile) -> Iterator[Row]:
         """Take in a table of metrics; it has no rows of tokens."""
@@ -223,7 +173,7 @@ class Log:
             self._advise(f"{advice.source}: not auditable; {advice.switch_on}")
             return
         entry.format = reader.name
-        source = Source(path, number, _number_in(path), joined)
+        source = Source(path, number, step_in(path), joined)
         yield from self._read(reader, source, entry, first)
         for record in found:
             yield from self._read(reader, source, entry, record)
@@ -244,7 +194,8 @@ class Log:
             for row in reader.rows(record.value, source, record.line):
                 entry.rows += 1
                 entry.tokens += _counted(row)
-                yield self._override(row)
+                self.moved_out += self.options.moves_out(row)
+                yield self.options.applied_to(row)
         except (TypeError, AttributeError, KeyError, IndexError) as error:
             raise BadLog(
                 f"{one_line(source.path)}:{record.line}: not a well-formed {reader.name} record "
@@ -273,25 +224,6 @@ class Log:
         if reader is not None:
             self.reader = reader
         return reader
-
-    def _override(self, row: Row) -> Row:
-        """Apply --old-means and --align to a row."""
-        old = self.options.old_means
-        if old == "mu":
-            row = row._replace(logpi_s=None)
-        elif old == "pi" and row.logpi_s is not None:
-            row = row._replace(logpi_s=None, logpi=row.logpi if row.logpi is not None else row.logpi_s)
-        elif old == "pi_s" and row.logpi_s is None:
-            row = row._replace(logpi_s=row.logpi, logpi=None)
-        if self.options.align and isinstance(row.logmu, list):
-            mu = row.logmu
-            k = max(-len(mu), min(self.options.align, len(mu)))
-            moved = [None] * k + mu[: len(mu) - k] if k > 0 else mu[-k:] + [None] * -k
-            mask = row.mask if row.mask is not None else [1] * len(mu)
-            edge = [0] * k + mask[k:] if k > 0 else mask[:k] + [0] * -k
-            row = row._replace(logmu=moved, mask=edge)
-            self.moved_out += abs(k) == len(mu) > 0
-        return row
 
     def _parquet_rows(self, path: Path, number: int, entry: InputFile) -> Iterator[Row]:
         """Rows of a parquet file with canonical columns; other parquet holds text."""
@@ -351,47 +283,9 @@ def _refuse(reason: str) -> Iterator[Row]:
     yield  # a generator, so that the refusal comes where rows would
 
 
-class _Look(NamedTuple):
-    path: Path
-    content: Content
-    reader: str | None
-
-
-def _look(path: Path) -> _Look:
-    """Say what a file is, and its reader by its first line if that is whole in what is peeked at."""
-    opened = peek(path)
-    first = next(head_records(opened), None) if opened.content == "json" else None
-    reader = None if first is None else reader_for(first)
-    return _Look(path, opened.content, None if reader is None else reader.name)
-
-
-def _rollout_of(path: Path) -> str:
-    """Return what the dumps of one rollout share: the number their names begin with."""
-    digits = "".join(itertools.takewhile(str.isdecimal, path.name))
-    return digits or path.name
-
-
-def _by_rollout(paths: list[Path]) -> dict[str, list[Path]]:
-    groups: dict[str, list[Path]] = {}
-    for path in paths:
-        groups.setdefault(_rollout_of(path), []).append(path)
-    return groups
-
-
 def _counted(row: Row) -> int:
     """Tokens of a row under its mask."""
     mu, mask = row.logmu, row.mask
     if not isinstance(mu, list):
         return 0
     return len(mu) - (mask.count(0) if isinstance(mask, list) else 0)
-
-
-def _number_in(path: Path) -> int | None:
-    """Step that a file's or its folder's name ends in: train_data_step7.jsonl, step_7/rank_0.jsonl, 7.pt."""
-    for part in (path.parent.name, path.name.split(".")[0]):
-        before, mark, digits = part.rpartition("step")
-        digits = digits.strip("_-")
-        if mark and digits.isascii() and digits.isdecimal() and len(digits) < 12:
-            return int(digits)
-        del before
-    return None

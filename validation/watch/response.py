@@ -14,8 +14,9 @@ import numpy as np
 
 from theory.batch import refuse_positive
 from theory.monitor import read_batch
-from validation.audit.block import UNKNOWN, pack
+from validation.audit.block import UNKNOWN
 from validation.audit.errors import BadLog, one_line
+from validation.audit.packing import pack
 from validation.audit.readers import canonical
 from validation.audit.readers.base import Source
 

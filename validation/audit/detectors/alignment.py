@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from validation.audit.block import UNKNOWN
-from validation.audit.detectors import pairing
+from validation.audit.detectors import mispaired, shifts
 from validation.audit.evidence import Evidence
 from validation.audit.finding import Figure, Finding
 
@@ -15,8 +15,8 @@ OUTLIER = 4.0
 
 def detect(evidence: Evidence, /) -> list[Finding]:
     """Look at counts and ids, then at pairs of whole rows and row ends, then at single ids."""
-    found = [*_lengths(evidence), *_ids(evidence), *pairing.detect(evidence)]
-    finding = _replaced(evidence) if evidence.live.sum() >= pairing.LEAST_TOKENS else None
+    found = [*_lengths(evidence), *_ids(evidence), *shifts.detect(evidence), *mispaired.detect(evidence)]
+    finding = _replaced(evidence) if evidence.live.sum() >= shifts.LEAST_TOKENS else None
     return found if finding is None else [*found, finding]
 
 

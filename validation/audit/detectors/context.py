@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from validation.audit.block import UNKNOWN
-from validation.audit.detectors.weights import early_by_condition
+from validation.audit.detectors.early_errors import early_by_condition
 from validation.audit.evidence import Evidence
 from validation.audit.finding import Figure, Finding
 from validation.audit.shapes import Shapes

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from validation.audit.course import Series, course
 from validation.audit.detectors import curve_laws
 from validation.audit.detectors.curve_metrics import Metric, distances, misleading
 from validation.audit.finding import Figure, Finding
-from validation.audit.profiles import Series, course
 from validation.audit.readers.curves import LARGEST, Curves, is_entropy, matches
 
 LEVELS = {"nats": 0.105, "kl": 0.05, "probability": 0.01, "factor": 1.2}

@@ -18,8 +18,8 @@ from validation.audit.detectors import precision
 from validation.audit.detectors.precision import root_mean_square, shapeless
 from validation.audit.evidence import Evidence
 from validation.audit.finding import Figure, Finding
-from validation.audit.profiles import Rows
 from validation.audit.shapes import Shapes
+from validation.audit.unequal_rows import Rows
 
 
 def detect(evidence: Evidence, shapes: Shapes, /) -> list[Finding]:

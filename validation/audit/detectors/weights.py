@@ -1,10 +1,7 @@
-"""Did the engine hold the weights its version claims? Syncs that did not arrive, stale caches.
-
-Corrupted copies.
+"""Did the engine hold the weights its version claims? Lost syncs, stale caches, corrupted copies.
 
 At equal weights d is numerics: it does not know of syncs, prompts or steps. Where it does, the weights or a
-cache
-behind it are not those claimed.
+cache behind it are not those claimed.
 """
 
 from __future__ import annotations
@@ -14,8 +11,9 @@ import math
 import numpy as np
 
 from validation.audit.block import UNKNOWN
+from validation.audit.detectors.early_errors import early_by_condition
 from validation.audit.detectors.lag_course import correlation, spanning
-from validation.audit.evidence import Evidence, clustered_mean
+from validation.audit.evidence import Evidence
 from validation.audit.finding import Figure, Finding
 from validation.audit.shapes import Shapes
 
@@ -71,51 +69,6 @@ def _prefix_cache(evidence: Evidence, shapes: Shapes) -> Finding | None:
         ),
         first="reset the prefix cache after each weight update (vLLM: reset_prefix_cache)",
     )
-
-
-class _Condition:
-    def __init__(self, words: str, figures: tuple[Figure, ...]) -> None:
-        self.words, self.figures = words, figures
-
-
-def early_by_condition(evidence: Evidence, shapes: Shapes, /) -> _Condition | None:
-    """Whether errors at the start of rows depend on shared prompts, or begin after the first step.
-
-    Else None.
-    """
-    use = shapes.use & (4 * evidence.position < evidence.length)
-    size, row = np.log1p(shapes.size[use]), evidence.row[use]
-    if use.sum() < 60:
-        return None
-    out = []
-    for name in ("prompt", "group"):
-        key = evidence.rows[name]
-        _, inverse, count = np.unique(key, return_inverse=True, return_counts=True)
-        shared = (count[inverse] > 1) & (key != UNKNOWN)
-        on = shared[row]
-        if 30 <= on.sum() <= len(on) - 30:
-            out.append(("larger for prompts that repeat", on, "repeated prompts", "unique prompts"))
-            break
-    step = evidence.step[use]
-    if step.min() != UNKNOWN and step.min() < step.max():
-        later = step > step.min()
-        if 16 <= later.sum() <= len(later) - 16:
-            out.append(("absent at the first step", later, "later steps", "the first step"))
-    words, figures = [], []
-    for word, on, one, other in out:
-        a, b = clustered_mean(size[on], row[on]), clustered_mean(size[~on], row[~on])
-        error = math.hypot(a.stderr, b.stderr)
-        if math.expm1(a.value) > 1.7 * math.expm1(b.value) and a.value - b.value > 4 * error:
-            words.append(word)
-            figures += [
-                Figure(
-                    what=f"scaled |d| early in the row, {one}", value=math.expm1(a.value), stderr=a.stderr
-                ),
-                Figure(
-                    what=f"scaled |d| early in the row, {other}", value=math.expm1(b.value), stderr=b.stderr
-                ),
-            ]
-    return _Condition(" and ".join(words), tuple(figures)) if words else None
 
 
 def _within_rows(evidence: Evidence, shapes: Shapes) -> Finding | None:

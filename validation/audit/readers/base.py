@@ -58,6 +58,16 @@ def where(source: Source, line: int) -> str:
     return f"{source.path.name}:{line}"
 
 
+def step_in(path: Path) -> int | None:
+    """Step that a file's or its folder's name ends in: train_data_step7.jsonl, step_7/rank_0.jsonl, 7.pt."""
+    for part in (path.parent.name, path.name.split(".")[0]):
+        _, mark, digits = part.rpartition("step")
+        digits = digits.strip("_-")
+        if mark and digits.isascii() and digits.isdecimal() and len(digits) < 12:
+            return int(digits)
+    return None
+
+
 def after_prompt(mask: list[Any]) -> int:
     """Index of the first response token in a full-length mask; the length if there is none."""
     for i, m in enumerate(mask):

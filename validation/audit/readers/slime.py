@@ -5,6 +5,7 @@ Read with ``weights_only`` so that no code can run.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,6 +44,20 @@ def load(path: Path, /) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadLog(f"{one_line(path)}: a slime dump must be a dictionary, got a {type(value).__name__}")
     return value
+
+
+def rollout_of(path: Path) -> str:
+    """Return what the dumps of one rollout share: the number their names begin with."""
+    digits = "".join(itertools.takewhile(str.isdecimal, path.name))
+    return digits or path.name
+
+
+def by_rollout(paths: list[Path]) -> dict[str, list[Path]]:
+    """Return the dumps of each rollout."""
+    groups: dict[str, list[Path]] = {}
+    for path in paths:
+        groups.setdefault(rollout_of(path), []).append(path)
+    return groups
 
 
 def _plain(value: Any, tensor: type) -> Any:
