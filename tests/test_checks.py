@@ -19,6 +19,7 @@ from validation import plan
 from validation.check import Verdict, conclude
 from validation.checks import CHECKS, needed, selected
 from validation.floor import at_end, deviation, estimate, left_out_deviations, run_deviations
+from validation.real_plan import real_plan
 from validation.results import curves
 
 RATES = (2.0, 4.0, 8.0)
@@ -187,11 +188,11 @@ def test_plans_use_no_seed_that_tuned_anything():
     toy = {e.environment.seed for s in range(12) for e, _ in plan.toy_plan(s).runs()}
     assert not toy & plan.TUNED
     assert len(toy) == 12 * plan.ENVIRONMENTS
-    real = {e.seed for s in range(3) for e, _ in plan.real_plan(s, sampler="torch").runs()}
+    real = {e.seed for s in range(3) for e, _ in real_plan(s, sampler="torch").runs()}
     assert not real & {*range(10), 50, 51, 60, 61, 62}
     with pytest.raises(ValueError, match="seed must be >= 0, got -1"):
         plan.environments(-1)
-    for world in (*plan.toy_plan().worlds, *plan.real_plan(sampler="torch").worlds):
+    for world in (*plan.toy_plan().worlds, *real_plan(sampler="torch").worlds):
         reference = {e.seed for e in world.cells[0].experiments}
         others = {e.seed for c in world.cells[1:] for e in c.experiments}
         assert not reference & others  # runs that share their draws are not independent

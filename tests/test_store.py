@@ -18,7 +18,8 @@ from theory.experiment import Experiment
 from theory.records import Provenance, Trace
 from validation.atomic import write_file, write_json
 from validation.derived import derived
-from validation.store import LOCK, STATUS, CorruptRun, RunBusy, Store, load
+from validation.manifest import STATUS, CorruptRun
+from validation.store import LOCK, RunBusy, Store, load
 
 ROOT = Path(__file__).resolve().parent.parent
 

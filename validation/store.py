@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,25 +27,12 @@ import pyarrow.parquet as pq
 from theory.experiment import Experiment
 from theory.records import Provenance, Trace
 from validation.atomic import write_file, write_json
+from validation.manifest import FORMAT, SETTINGS, STATUS, TABLES, CorruptRun, read_status, verify
 from validation.provenance import code_digest, versions
 
-FORMAT = 1
-TABLES = ("steps", "tokens", "sequences")
-STATUS, SETTINGS, LOCK, STATE = "status.json", "settings.json", ".lock", "state"
-REQUIRED: Mapping[str, Any] = MappingProxyType(
-    {"state": str, "code": str, "seconds": (int, float), "provenance": dict, "notes": dict, "files": dict}
-)
-"""What a manifest says, and by which type"""
+LOCK, STATE = ".lock", "state"
 SEED = "_run"
 """Column of the stored tables that tells the traces of one ensemble apart; not part of a trace"""
-
-
-class CorruptRun(ValueError):
-    """A run folder whose files are not what its manifest says."""
-
-    def __init__(self, folder: Path, what: str) -> None:
-        super().__init__(f"run folder {folder}: {what}; delete the folder and run again, it will be redone")
-        self.folder, self.what = folder, what
 
 
 class RunBusy(ValueError):
@@ -220,7 +206,7 @@ def load(folder: Path, /, *, tables: Sequence[str] = TABLES) -> StoredRun:
     if status["state"] != "done":
         raise CorruptRun(folder, "is unfinished")
     for name, entry in status["files"].items():
-        _verify(folder, name, entry)
+        verify(folder, name, entry)
     try:
         read = {t: _columns(folder / f"{t}.parquet") for t in tables if f"{t}.parquet" in status["files"]}
         settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
@@ -241,55 +227,6 @@ def load(folder: Path, /, *, tables: Sequence[str] = TABLES) -> StoredRun:
         files={name: folder / name for name in status["files"] if name not in own},
         digest=hashlib.sha256(json.dumps(status["files"], sort_keys=True).encode()).hexdigest(),
     )
-
-
-def read_status(folder: Path, /) -> dict[str, Any] | None:
-    """Return the manifest of a run folder; None where there is none.
-
-    Raises
-    ------
-    CorruptRun
-        If it is there and cannot be what this store wrote.
-    """
-    try:
-        status = json.loads((folder / STATUS).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        raise CorruptRun(folder, f"{STATUS} is not JSON") from None
-    if not isinstance(status, dict) or status.get("format") != FORMAT:
-        raise CorruptRun(folder, f"{STATUS} is not of format {FORMAT}")
-    missing = REQUIRED.keys() - status.keys()
-    if missing:
-        raise CorruptRun(folder, f"{STATUS} lacks {', '.join(sorted(missing))}")
-    for name, kind in REQUIRED.items():
-        if not isinstance(status[name], kind) or not _whole(name, status[name]):
-            raise CorruptRun(folder, f"{STATUS} says of {name} what it cannot")
-    if status["state"] == "done" and not {SETTINGS, f"{TABLES[0]}.parquet"} <= status["files"].keys():
-        raise CorruptRun(folder, f"{STATUS} lists no settings, or no steps")
-    return status
-
-
-def _whole(name: str, value: Any) -> bool:
-    """Whether what a manifest says under a name has the entries this store writes."""
-    if name == "state":
-        return value in ("running", "done")
-    if name == "files":
-        return all(isinstance(f, dict) and f.keys() == {"bytes", "sha256"} for f in value.values())
-    if name == "provenance":
-        return all(isinstance(p, list) and len(p) == 2 for p in value.values())
-    return True
-
-
-def _verify(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
-    path = folder / name
-    if not path.is_file():
-        raise CorruptRun(folder, f"{name} is missing")
-    content = path.read_bytes()
-    if len(content) != entry["bytes"]:
-        raise CorruptRun(folder, f"{name} has {len(content)} bytes in place of {entry['bytes']}")
-    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
-        raise CorruptRun(folder, f"{name} has been changed since it was written")
 
 
 def _table(run: int, columns: Mapping[str, np.ndarray]) -> pa.Table:

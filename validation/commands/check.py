@@ -118,7 +118,7 @@ def _plan(options: Options) -> Plan | None:
         case "real":
             from real.tasks import TASKS
             from real.weights_file import check_weights
-            from validation.plan import real_plan
+            from validation.real_plan import real_plan
 
             model = options.model or "mini"
             made = real_plan(options.seed, sampler=options.sampler or "vllm", model=model)

@@ -22,9 +22,10 @@ from theory.experiment import Experiment, Numerics
 from validation.derived import derived
 from validation.evidence import Cell, Evidence, Rows, World
 from validation.gather.compare import ENGINE, compared_steps, distances, held
+from validation.manifest import CorruptRun, read_status
 from validation.plan import IS, Plan, WorldPlan
 from validation.provenance import module_digest
-from validation.store import STATE, CorruptRun, Store, StoredRun, read_status
+from validation.store import STATE, Store, StoredRun
 
 ROWS_PROMPTS, ROWS_STEP = 64, 10
 """Problems and step the rows of the split are taken at: by then a stale run lags"""

@@ -13,7 +13,7 @@ from typing import Literal
 from real.settings import Mini, SamplerName, working_point_a, working_point_b
 from theory.corrections import correction
 from theory.experiment import Experiment
-from validation.plan import COMPARE_EVERY, METHOD_SEEDS, REFERENCE_SEEDS
+from validation.real_plan import COMPARE_EVERY, METHOD_SEEDS, REFERENCE_SEEDS
 from validation.table.rows import CORRECTIONS, SAMPLERS
 from validation.table.same import Same, representatives
 

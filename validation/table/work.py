@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from theory.experiment import Experiment
 from validation.errors import in_words
-from validation.store import CorruptRun, RunBusy, Store
+from validation.manifest import CorruptRun
+from validation.store import RunBusy, Store
 
 Backend = Literal["loky", "ray", "dask"]
 NEEDS = {"ray": ("ray", "ray"), "dask": ("distributed", "dask[distributed]")}

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from validation.store import SETTINGS, STATE, CorruptRun, load, read_status
+from validation.manifest import SETTINGS, CorruptRun, read_status
+from validation.store import STATE, load
 from validation.watch.progress import Progress
 
 STEP_FILE = re.compile(r"step-([0-9]{5,})\.safetensors")
