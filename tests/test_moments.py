@@ -21,20 +21,17 @@ from theory.ess import ess_fraction
 from theory.moments import (
     MomentState,
     RatioState,
-    Statistics,
     chi_square,
     cumulants_of,
     kl_k3,
     mean_ratio,
     merge_moments,
-    merge_statistics,
     moment_state,
     ratio_state,
     root_mean_square,
-    statistics,
-    step_measures,
 )
 from theory.records import STEP_COLUMNS
+from theory.token_statistics import Statistics, merge_statistics, statistics, step_measures
 
 DTYPES = (np.float64, np.float32)
 

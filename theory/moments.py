@@ -2,24 +2,18 @@ r"""Moments of log ratios that can be streamed: states of blocks, shards or work
 
 A `MomentState` holds n, the mean, and sums of the second to fourth powers of deviations from it; these add
 without the cancellation of raw power sums (Pebay 2008). With an `EssState` beside it every pooled measure of
-a batch follows: ESS, cumulants, mean ratio, the k3 estimate of a KL divergence, chi-square.
+ratios follows: ESS, cumulants, mean ratio, the k3 estimate of a KL divergence, chi-square.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from theory.arrays import Array, count, masked, namespace, reduces_on_host, same_shape
+from theory.arrays import Array, count, masked, namespace
 from theory.cumulants import Cumulants, from_central
-from theory.ess import EssState, ess_from_state, ess_state, merge_states
-
-BLOCK = 131_072
-"""Tokens `statistics` handles at a time: the few arrays of that size it makes stay in a core's cache, which
-is most of its speed, and the calls for a block cost as much as some 50,000 tokens."""
-
+from theory.ess import EssState, ess_state, merge_states
 
 NEAR = 0.05
 """Nats of a log ratio up to which series of fourth order stand for exponentials: they are off by 2e-6 of
@@ -44,17 +38,6 @@ class RatioState(NamedTuple):
     ess: EssState
     moments: MomentState
     """Of log w"""
-
-
-class Statistics(NamedTuple):
-    """What is kept of a batch's tokens."""
-
-    lag: RatioState
-    """``w = pi/pi_s``"""
-    total: EssState
-    """``pi/mu``"""
-    discrepancy: MomentState
-    """``log(mu/pi_s)``"""
 
 
 def moment_state(x: Array, /, *, mask: Array | None = None, axis: int = -1, dtype: Any = None) -> MomentState:
@@ -155,11 +138,7 @@ def cumulants_of(state: MomentState, /) -> Cumulants:
 
 def root_mean_square(state: MomentState, /) -> Array:
     """Root of the mean square of the numbers themselves, in their unit; NaN for none, inf where one is."""
-    return _root_mean_square(cumulants_of(state))
-
-
-def _root_mean_square(of: Cumulants) -> Array:
-    mean, variance, _, _ = of
+    mean, variance, _, _ = cumulants_of(state)
     xp = namespace(mean)
     spread = xp.where(xp.isinf(mean), xp.zeros_like(mean), variance)
     return xp.sqrt(mean**2 + spread)
@@ -178,16 +157,16 @@ def _mean_power(n: Array, log_sum: Array) -> Array:
 
 def kl_k3(state: RatioState, /) -> Array:
     """Estimate ``E[w - 1 - log w]`` of ``KL(pi_s||pi)`` in nats, never negative (Schulman's k3)."""
-    return _excess(state)[0]
+    return kl_and_chi_square(state)[0]
 
 
 def chi_square(state: RatioState, /) -> Array:
     """``E (w - 1)^2``, never negative; ``1/ESS - 1`` where E w = 1."""
-    return _excess(state)[1]
+    return kl_and_chi_square(state)[1]
 
 
-def _excess(state: RatioState) -> tuple[Array, Array]:
-    """``E[w - 1 - log w]`` and ``E (w - 1)^2``.
+def kl_and_chi_square(state: RatioState, /) -> tuple[Array, Array]:
+    """`kl_k3` and `chi_square` of a summarised set at once.
 
     Both are small differences of numbers near 1 where the lag is small, so there they are summed as series in
     the moments of log w, which cancel nothing. No ratio is further than `NEAR` from the mean then, since the
@@ -211,108 +190,3 @@ def _excess(state: RatioState) -> tuple[Array, Array]:
     far_k3 = mean_w - 1 - xp.where(xp.isinf(mean_w), zero, mean)
     far_chi = mean_w2 - 2 * xp.where(xp.isinf(mean_w2), zero, mean_w) + 1
     return xp.where(near, k3, xp.maximum(far_k3, zero)), xp.where(near, chi, xp.maximum(far_chi, zero))
-
-
-@reduces_on_host
-def statistics(
-    logmu: Array, logpi_s: Array, logpi: Array, /, *, mask: Array | None = None, block: int = BLOCK
-) -> Statistics:
-    """Summarise a batch's tokens in one pass over blocks that fit the cache; under jit only without a mask.
-
-    Parameters
-    ----------
-    logmu, logpi_s, logpi : arrays of one shape
-        Log-probabilities of the same tokens, nats. float32 will do: sums are kept in float64 where the
-        library has it.
-    mask : array of bool, same shape, optional
-        True at response tokens; what stands elsewhere, NaN included, never matters.
-    block : int
-        Tokens handled at a time.
-
-    Returns
-    -------
-    Statistics
-        Scalars; two of them merge by `merge_statistics`.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, or `block` is below 1.
-    """
-    if block < 1:
-        raise ValueError(f"a block needs at least one token, got {block}; leave it at {BLOCK}")
-    xp = namespace(logmu, logpi_s, logpi)
-    available = xp.__array_namespace_info__().dtypes(kind="real floating")
-    wide = available.get("float64", logpi.dtype)
-    same_shape("statistics", mu=logmu, pi_s=logpi_s, pi=logpi)
-    flat = [xp.reshape(x, (-1,)) for x in (logmu, logpi_s, logpi)]
-    keep = None if mask is None else xp.reshape(mask, (-1,))
-    n = flat[0].shape[0]
-    found = []
-    for start in range(0, max(n, 1), block):
-        part = slice(start, min(start + block, n))
-        # by index: three times as fast as by truth value
-        at = None if keep is None else xp.nonzero(keep[part])[0]
-        mu, pi_s, pi = (x[part] if at is None else xp.take(x[part], at) for x in flat)
-        found.append(
-            Statistics(
-                ratio_state(pi - pi_s, dtype=wide),
-                ess_state(pi - mu, dtype=wide),
-                moment_state(mu - pi_s, dtype=wide),
-            )
-        )
-    if len(found) == 1:
-        return found[0]
-    stacked = _leaves(lambda *x: namespace(*x).stack(x), *found)
-    return _merged(stacked, len(found), merge_statistics)
-
-
-def merge_statistics(a: Statistics, b: Statistics, /) -> Statistics:
-    """Statistics of two batches, shards or workers together."""
-    return Statistics(
-        merge_ratios(a.lag, b.lag),
-        merge_states(a.total, b.total),
-        merge_moments(a.discrepancy, b.discrepancy),
-    )
-
-
-State = TypeVar("State", bound=tuple)
-
-
-def _leaves(f: Callable[..., Array], *states: State) -> State:
-    """Apply `f` to corresponding arrays of states, which are named tuples of arrays or of such tuples."""
-    parts = (_leaves(f, *x) if isinstance(x[0], tuple) else f(*x) for x in zip(*states, strict=True))
-    return type(states[0])(*parts)
-
-
-def _merged(left: State, size: int, merge: Callable[[State, State], State]) -> State:
-    """Merge `size` states that are stacked along a first axis, by halves: few calls, little rounding."""
-    if size == 1:
-        return _leaves(lambda x: x[0], left)
-    half = size // 2
-    both = merge(_leaves(lambda x: x[:half], left), _leaves(lambda x: x[half : 2 * half], left))
-    odd = _leaves(lambda x: x[2 * half :], left)
-    return _merged(_leaves(lambda *x: namespace(*x).concat(x), both, odd), size - half, merge)
-
-
-def step_measures(state: Statistics, /) -> dict[str, float]:
-    """Figures of a step, under the names of STEP_COLUMNS; what has no tokens is NaN."""
-    state = _leaves(_plain, state)
-    lag = cumulants_of(state.lag.moments)
-    kl, chi = _excess(state.lag)
-    found = {
-        "ess_token": ess_from_state(state.lag.ess),
-        "ess_total": ess_from_state(state.total),
-        "mean_w": mean_ratio(state.lag.ess),
-        "discrepancy_rms": root_mean_square(state.discrepancy),
-        "lag_rms": _root_mean_square(lag),
-        **lag._asdict(),
-        "kl_k3": kl,
-        "chi_square": chi,
-    }
-    return {name: float(value) for name, value in found.items()}
-
-
-def _plain(x: Array) -> np.float64:
-    """Read a scalar back once: formulas on NumPy's scalars take a fifth of the time of those on tensors."""
-    return np.float64(float(x))

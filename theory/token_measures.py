@@ -12,8 +12,8 @@ import numpy as np
 from theory.arrays import Array
 from theory.batch import TokenBatch, token_batch
 from theory.ess import ess_fraction
-from theory.moments import statistics, step_measures
 from theory.tail import k_hat
+from theory.token_statistics import statistics, step_measures
 
 OF_THE_ENGINE = ("discrepancy_rms", "ess_total")
 """What cannot be said without the engine's log-probs"""

@@ -16,7 +16,6 @@ import numpy as np
 
 from theory.ess import EssState, ess_from_state
 from theory.moments import (
-    BLOCK,
     RatioState,
     cumulants_of,
     kl_k3,
@@ -25,6 +24,7 @@ from theory.moments import (
     ratio_state,
     root_mean_square,
 )
+from theory.token_statistics import BLOCK
 
 FLOOR = -1000.0
 """Log-probs below it are a writer's stand-in for minus infinity (vLLM floors at -9999), not a probability.
