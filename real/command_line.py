@@ -123,6 +123,8 @@ def parse(options: type[Any], prog: str, arguments: Sequence[str], *, about: str
         .removeprefix("Value error ")
         .replace("Error parsing ", "cannot read ")
         .removeprefix("Unrecognized options ")
+        .removeprefix("Required options ")
+        .removeprefix("Missing argument ")
     )
     words = re.split(r" (?:For full helptext|Argument helptext)", words)[0]
     words = re.sub(r" Perhaps you meant: (--\S+).*", r"; perhaps you meant \1", words)

@@ -262,3 +262,33 @@ def test_prime_rls_exports_are_rewritten_and_its_errors_are_one_line(
     assert not known(block, "logpi_s")
     assert prime_rl.main([str(tmp_path / "nothing"), str(out)]) == 2
     assert "enable_token_export" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"{", "unexpected end of data"),
+        (b"[]", "list indices"),
+        (b'{"step": 1}', "no 'loss_mask'"),
+        (b'{"loss_mask": 3}', "argument of type 'int'"),
+        (
+            orjson.dumps(
+                {"loss_mask": [True], "step": 1, "rank": 0, "export_sequence_idx": 0, "token_ids": [1]}
+            ),
+            "no",
+        ),
+    ],
+)
+def test_a_line_that_is_no_export_of_prime_rl_is_named_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: bytes, why: str
+) -> None:
+    file, out = tmp_path / "exports" / "step_3" / "rank_0.jsonl", tmp_path / "trace.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(line + b"\n")
+    (tmp_path / "exports" / "step_x").mkdir()
+    (tmp_path / "exports" / "step_x" / "rank_0.jsonl").write_bytes(b"not read\n")
+    assert prime_rl.main([str(tmp_path / "exports"), str(out)]) == 2
+    said = capsys.readouterr().err
+    assert f"{file}:1: a line must be a token export of schema 1, got another ({why}" in said
+    assert said.count("\n") == 1
+    assert not out.exists()

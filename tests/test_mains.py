@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +22,8 @@ MAINS = (
     "real.warmstart",
     "real.fp8.strength",
     "real.verl.launch",
+    "real.verl.task",
+    "real.hooks.prime_rl",
     "real.trl.countdown",
     "validation.report.invisible",
     "validation.long_responses",
@@ -71,7 +75,8 @@ def test_each_main_of_the_real_engine_refuses_by_itself(
 ) -> None:
     assert importlib.import_module(module).main(["--nonsense", "1"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("lagfloor: Unrecognized options: --nonsense, 1; ")
+    # where something positional is missing, tyro tells that first
+    assert re.match("lagfloor: (Unrecognized options: --nonsense, 1|Missing value for argument '.*); ", said)
     assert said.endswith(f"see {as_typed(module)} --help\n")
     assert said.count("\n") == 1
 
@@ -102,6 +107,44 @@ def test_settings_a_main_refuses_by_their_value_are_one_line(capsys: pytest.Capt
         assert words in said
         assert said.startswith("lagfloor: ")
         assert said.count("\n") == 1, said
+
+
+def test_what_the_two_small_mains_refuse_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from real.hooks import prime_rl
+    from real.verl import task
+
+    (tmp_path / "file").touch()
+    file, out = str(tmp_path / "file"), tmp_path / "trace.jsonl"
+    for main, line, code, words in (
+        (prime_rl.main, [], 2, "Missing from python -m real.hooks.prime_rl: EXPORTS"),
+        (prime_rl.main, [file, str(out), "more"], 2, "Unrecognized options: more; see"),
+        (prime_rl.main, [file, str(out)], 2, "found none in .*; set trainer.enable_token_export"),
+        (task.main, [], 2, "Missing from python -m real.verl.task: PATH"),
+        (task.main, ["", "more"], 2, "an argument must name something, got an empty text; leave it out"),
+        (task.main, [file], 1, "got 'file exists'; see what holds it, or name another place"),
+    ):
+        assert main(line) == code, line
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert re.search(words, said.err), said.err
+        assert said.err.startswith("lagfloor: ")
+        assert said.err.count("\n") == 1, said.err
+    assert not out.exists()
+
+
+def test_verls_task_loads_by_its_path_under_no_name() -> None:
+    """So verl loads a reward function: the module never gets into `sys.modules`."""
+    from real.verl import task
+
+    spec = importlib.util.spec_from_file_location("custom_module_1", task.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    truth = {"numbers": [1, 2, 3], "target": 9}
+    assert module.compute_score(task.SOURCE, "<answer>(1+2)*3</answer>", truth) == 1.0
 
 
 def test_an_interrupted_full_size_run_is_a_line_that_says_what_is_kept(

@@ -10,13 +10,16 @@ sampler's weights, so pi_s is null and numerics and lag stay in one number: `aud
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+import tyro
 
+from real.command_line import start
+from real.errors import usage
 from real.hooks.canonical import append, row
 
 
@@ -44,9 +47,8 @@ def canonical(record: dict[str, Any]) -> dict[str, Any]:
 
 def rows(folder: Path) -> Iterator[dict[str, Any]]:
     """Canonical lines of a folder of exports, step by step."""
-    files = sorted(
-        folder.glob("step_*/rank_*.jsonl"), key=lambda f: (int(f.parent.name.split("_")[1]), f.name)
-    )
+    named = (f for f in folder.glob("step_*/rank_*.jsonl") if _step(f).isdecimal())
+    files = sorted(named, key=lambda f: (int(_step(f)), f.name))
     if not files:
         raise ValueError(
             f"a folder of token exports holds step_N/rank_R.jsonl, found none in {folder}; "
@@ -54,22 +56,42 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
         )
     for file in files:
         with file.open("rb") as lines:
-            yield from (canonical(orjson.loads(line)) for line in lines)
+            for number, line in enumerate(lines, start=1):
+                try:
+                    yield canonical(orjson.loads(line))
+                except (ValueError, TypeError, AttributeError, KeyError) as error:
+                    why = f"no {error}" if isinstance(error, KeyError) else str(error)
+                    raise ValueError(
+                        f"{file}:{number}: a line must be a token export of schema 1, got another ({why}); "
+                        "repair it, or take its file out"
+                    ) from None
 
 
-def main(arguments: list[str]) -> int:
-    """Rewrite a folder; exit code 2 for wrong arguments."""
-    if len(arguments) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    try:
-        count = append(arguments[1], rows(Path(arguments[0])))
-    except (ValueError, KeyError) as error:
-        print(f"prime_rl: {error}", file=sys.stderr)
-        return 2
-    print(f"{count} responses written to {arguments[1]}")
+def _step(file: Path) -> str:
+    return file.parent.name.removeprefix("step_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Rewrite prime-rl's token exports as the canonical trace."""
+
+    exports: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="EXPORTS")]
+    """folder of step_N/rank_R.jsonl"""
+    trace: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRACE")]
+    """file the lines are appended to"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Rewrite a folder from the command line."""
+    return start(Options, "python -m real.hooks.prime_rl", _main, arguments=arguments)
+
+
+def _main(options: Options) -> int:
+    with usage():
+        count = append(options.trace, rows(options.exports))
+    print(f"{count} responses written to {options.trace}")
     return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    raise SystemExit(main())

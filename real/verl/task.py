@@ -9,13 +9,14 @@ nothing a policy writes is ever evaluated. Token ids stay token ids: text is onl
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tyro
 
+from real.command_line import start
 from real.countdown import Problem, Split, problems
 from real.verifier import solves
 
@@ -73,7 +74,22 @@ def write(folder: Path, /, *, seed: int = 0) -> tuple[Path, Path]:
     return train, test
 
 
+class Options(NamedTuple):  # verl loads this file under no name, which a dataclass cannot stand
+    """Write Countdown as the Parquet files verl reads."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """where train.parquet and test.parquet go; made if it does not exist"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files from the command line."""
+    return start(Options, "python -m real.verl.task", _main, arguments=arguments)
+
+
+def _main(options: Options) -> int:
+    print(*write(options.folder), sep="\n")
+    return 0
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        raise SystemExit("usage: python -m real.verl.task DIR")
-    print(*write(Path(sys.argv[1])), sep="\n")
+    raise SystemExit(main())
