@@ -15,6 +15,7 @@ from torch import Tensor
 
 from real.task import EOS, PAD, Problem, Task
 from real.tasks import TaskName
+from theory.limits import refuse_count, refuse_real, refuse_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,17 @@ class Recipe:
     """Characters that, with the end mark, say whether the target is hit and whether to go on"""
     decision_weight: float = 1.0
     """Of those tokens in the loss; all others count 1"""
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning."""
+        for field in ("steps", "batch", "pool"):
+            refuse_count(field, getattr(self, field), least=1)
+        for field in ("horizon", "neighbours"):
+            if getattr(self, field) is not None:
+                refuse_count(field, getattr(self, field), least=1)
+        for field in ("peak_lr", "decision_weight"):
+            refuse_real(field, getattr(self, field), least=0)
+        refuse_text("decisions", self.decisions)
 
 
 RECIPES: Mapping[TaskName, Recipe] = MappingProxyType(

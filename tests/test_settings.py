@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-import types
-from collections.abc import Iterator
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wrong_values import LESS_THAN_ANY, hints_of, refuses_every_wrong_value
 
 from real.fp8.recipe import Recipe
 from real.fullsize.settings import FullSize
+from real.recipe import Recipe as WarmStart
 from real.settings import Mini
 from real.verl.gate import Gate
+from theory import families as fam
 from theory.corrections import Correction, correction
 from theory.experiment import Experiment, Numerics
+from theory.families import Family
 from theory.finite_sample import ess_interval
 from theory.forecast import forecast
 from theory.limits import (
@@ -58,61 +60,11 @@ CLASSES: dict[type, dict[str, Any]] = {
     Mini: {},
     FullSize: {},
     Recipe: {},
+    WarmStart: {"steps": 3},
     Gate: {"resync_below": 0.5, "sync_every": 64},
+    Family: {"name": "gaussian", "neg_log_ess": abs},
 }
 """Settings a user writes, with what their required fields need"""
-
-EVERYWHERE: tuple[Any, ...] = (
-    math.nan,
-    np.bool_(True),
-    1j,
-    b"x",
-    [1],
-    {},
-    np.ones((3, 3)),
-    np.array(True),
-    int,
-    object(),
-)
-"""Right in no field"""
-LESS_THAN_ANY = -(10**5000)
-"""A whole number too long for Python to print, and below every least"""
-BEYOND = LARGEST_COUNT + 1
-WRONG: dict[Any, tuple[Any, ...]] = {
-    int: ("3", "", 2.5, 2.0, True, None, -1, BEYOND, math.inf, LESS_THAN_ANY),
-    float: ("0.5", "", True, None, -math.inf, LESS_THAN_ANY),
-    bool: ("True", "", 0, 1, None, 1.0),
-    str: (1, 0.5, True, None),
-}
-NO_END = {"seed", "noise_seed"}
-"""Whole numbers that may be as large as one likes"""
-
-
-def hints_of(kind: type) -> dict[str, Any]:
-    """Fields with their types."""
-    hints = get_type_hints(kind)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
-
-
-def wrong_for(hint: Any) -> Iterator[Any]:
-    """Values that no field of this type may hold."""
-    yield from EVERYWHERE if get_origin(hint) is not list else (None, 1, "x", (), {})
-    if get_origin(hint) in (Union, types.UnionType):
-        inner = [h for h in get_args(hint) if h is not type(None)]
-        yield from (x for x in wrong_for(inner[0]) if x is not None and not _in(x, EVERYWHERE))
-    elif get_origin(hint) is Literal:
-        yield from ("no such name", "", 1, None, True)
-    elif get_origin(hint) is tuple:
-        yield from ("123", 1, (), (1,), ("a", "b", "c"), ((1.0,), (2.0,)), (True, True, True))
-    elif hint in WRONG:
-        yield from WRONG[hint]
-    elif hint is Any or dataclasses.is_dataclass(hint):
-        yield from ("pg", 1, None, True, Trigger, types.SimpleNamespace())
-
-
-def _in(x: Any, many: tuple[Any, ...]) -> bool:
-    return any(x is y for y in many)
-
 
 FIELDS = [
     pytest.param(kind, name, hint, id=f"{kind.__name__}.{name}")
@@ -123,19 +75,7 @@ FIELDS = [
 
 @pytest.mark.parametrize(("kind", "name", "hint"), FIELDS)
 def test_every_wrong_value_of_a_field_is_refused_in_one_line(kind: type, name: str, hint: Any) -> None:
-    kind(**CLASSES[kind])
-    wrong = [x for x in wrong_for(hint) if not (name in NO_END and x is BEYOND)]
-    assert len(wrong) > 4, f"no values that are wrong in a field of type {hint}: add some to this table"
-    for value in wrong:
-        try:
-            kind(**(CLASSES[kind] | {name: value}))
-        except ValueError as refused:
-            said = str(refused)
-        else:
-            pytest.fail(f"accepts {shown(value)}")
-        assert re.search("(got|unknown .*) .+[;:,] .+", said), said
-        assert "\n" not in said
-        assert len(said) < 300
+    refuses_every_wrong_value(kind, name, hint, CLASSES[kind])
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
@@ -211,6 +151,29 @@ def test_a_forecast_refuses_options_of_a_wrong_type(options: dict[str, Any]) -> 
 def test_an_interval_refuses_options_of_a_wrong_type(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"got .*; "):
         ess_interval(np.zeros(4), **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        fam.variance_gamma,
+        fam.normal_inverse_gaussian,
+        fam.cn_gamma,
+        fam.cn_inverse_gaussian,
+        fam.student_t,
+        fam.gaussian().ess,
+        lambda x: fam.cn_two_point(x, 3.0),
+        lambda x: fam.cn_two_point(0.1, x),
+        lambda x: fam.crossing_variance(fam.gaussian(), threshold=x),
+        lambda x: fam.crossing_variance(x),
+    ],
+)
+@pytest.mark.parametrize(
+    "wrong", [-1.0, math.nan, "1", None, True, [1.0], np.ones(2), pytest.param(LESS_THAN_ANY, id="long")]
+)
+def test_a_family_of_tails_refuses_what_is_no_number_of_it(make: Callable[[Any], Any], wrong: Any) -> None:
+    with pytest.raises(ValueError, match=r"got .*; "):
+        make(wrong)
 
 
 @pytest.mark.parametrize("seeds", [0, -1, 2.0, "3", None, True, math.nan])

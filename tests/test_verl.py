@@ -23,9 +23,10 @@ from torch import Tensor  # noqa: E402
 from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY, get_policy_loss_fn  # noqa: E402
 from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 from verl.utils.metric import AggregationType, Metric, reduce_metrics  # noqa: E402
+from wrong_values import hints_of, refuses_every_wrong_value  # noqa: E402
 
 from real.verl.gate import Gate  # noqa: E402
-from real.verl.losses import REGISTERED, rule_of  # noqa: E402
+from real.verl.losses import REGISTERED, LagPolicyLossConfig, rule_of  # noqa: E402
 from real.verl.sums import lag_sums, measures_of_sums  # noqa: E402
 from theory.centering import coefficients  # noqa: E402
 from theory.corrections import Logps  # noqa: E402
@@ -206,3 +207,18 @@ def test_the_gate_falls_back_on_its_schedule_and_holds_without_a_vote() -> None:
     assert not Gate(resync_below=0.0, sync_every=64).fires(0.01, 40), "the articles' stale sampler"
     with pytest.raises(ValueError, match="never pushes"):
         Gate(resync_below=0.0, sync_every=0)
+
+
+@pytest.mark.parametrize("name", ["loss_mode", "old_log_probs_are", "changes", "top_k"])
+def test_every_wrong_value_of_our_fields_of_verls_config_is_refused_in_one_line(name: str) -> None:
+    hint = hints_of(LagPolicyLossConfig)[name]
+    refuses_every_wrong_value(LagPolicyLossConfig, name, hint, {"loss_mode": "lagfloor-tis"})
+
+
+def test_a_config_refuses_a_change_that_its_row_has_no_field_for_or_no_meaning() -> None:
+    for changes in ({"nonsense": 1}, {"high": -1.0}, {"high": "5"}):
+        with pytest.raises(ValueError, match=r"got|unknown|no field"):
+            LagPolicyLossConfig(loss_mode="lagfloor-tis", changes=changes)
+    with pytest.raises(ValueError, match="must be a row of the corrections table, got 'lagfloor-nonsense'"):
+        LagPolicyLossConfig(loss_mode="lagfloor-nonsense")
+    assert LagPolicyLossConfig().loss_mode == "vanilla"

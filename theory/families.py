@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from scipy import optimize
 
+from theory.limits import refuse_flag, refuse_number, refuse_other, refuse_real, refuse_text, shown
 from theory.resync import FAILURE_THRESHOLD
 
 
@@ -39,10 +40,23 @@ class Family:
     closed: bool = False
     """Whether E w^2 is finite at the limit itself, so that ESS jumps there"""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no law."""
+        refuse_text("name", self.name)
+        if not callable(self.neg_log_ess):
+            raise ValueError(f"neg_log_ess must be a function of s2, got {shown(self.neg_log_ess)}; pass one")
+        for field in ("second_moment_limit", "mean_limit"):
+            limit = getattr(self, field)
+            refuse_number(field, limit)
+            if limit != math.inf:
+                refuse_real(field, limit, least=0)
+        refuse_flag("closed", self.closed)
+
     def ess(self, s2: float, /) -> float:
         """ESS share at variance `s2`; 0 where E w^2 diverges, NaN where E w does."""
+        refuse_number("a variance", s2)
         if not s2 >= 0:
-            raise ValueError(f"a variance must be >= 0, got {s2}")
+            raise ValueError(f"a variance must be >= 0, got {shown(s2)}; pass that of log w, in nats squared")
         if s2 > self.mean_limit or (s2 == self.mean_limit and not self.closed):
             return math.nan
         if s2 > self.second_moment_limit or (s2 == self.second_moment_limit and not self.closed):
@@ -77,8 +91,10 @@ class CrossingVariance(NamedTuple):
 
 def crossing_variance(family: Family, /, *, threshold: float = FAILURE_THRESHOLD) -> CrossingVariance:
     """Find the variance at which the ESS of a family falls to `threshold`, by root finding."""
+    refuse_other("family", family, Family, do="call one of this module, such as gaussian()")
+    refuse_number("an ESS threshold", threshold)
     if not 0 < threshold < 1:
-        raise ValueError(f"an ESS threshold must lie in (0, 1), got {threshold}")
+        raise ValueError(f"an ESS threshold must lie in (0, 1), got {shown(threshold)}; 0.5 is the usual")
     target = -math.log(threshold)
     limit = family.second_moment_limit
     if family.mean_limit <= 0:
@@ -98,8 +114,11 @@ def crossing_variance(family: Family, /, *, threshold: float = FAILURE_THRESHOLD
 
 
 def _positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be finite and > 0, got {value}")
+    refuse_real(name, value)
+    if not value > 0:
+        raise ValueError(
+            f"{name} must be finite and > 0, got {shown(value)}; gaussian() is the law without it"
+        )
 
 
 def gaussian() -> Family:
@@ -179,8 +198,9 @@ def cn_inverse_gaussian(zeta: float, /) -> Family:
 def cn_two_point(share: float, ratio: float, /) -> Family:
     """Conditionally normalised, two variances: a `share` of prefixes has `ratio` times that of the rest."""
     _positive("ratio", ratio)
+    refuse_number("share", share)
     if not 0 < share < 1:
-        raise ValueError(f"share must lie in (0, 1), got {share}")
+        raise ValueError(f"share must lie in (0, 1), got {shown(share)}; at the edges all variances are one")
     low = 1 / (1 - share + share * ratio)
     high = ratio * low
 
@@ -196,8 +216,9 @@ def student_t(df: float, /) -> Family:
 
     Legal only as logit noise, which the softmax bounds, or truncated. The sample ESS falls to 0 as n grows.
     """
+    refuse_number("df", df)
     if not df > 2:
-        raise ValueError(f"a Student-t has a variance only for df > 2, got {df}")
+        raise ValueError(f"a Student-t has a variance only for df > 2, got {shown(df)}; raise it")
     return Family(
         name=f"student-t({df:g})",
         neg_log_ess=lambda s2: 0.0 if s2 == 0 else math.nan,

@@ -17,6 +17,7 @@ decoupled-ppo) are verl's own ``vanilla`` and are not registered.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from verl.workers.config import PolicyLossConfig
 from real.verl.sums import lag_sums
 from theory.centering import coefficients, surrogate
 from theory.corrections import CORRECTIONS, Correction, Logps, correction
+from theory.limits import refuse_choice, refuse_count, refuse_other, refuse_text
 
 NAME = "lagfloor-"
 CLIP_ON_LAG = "clip-on-lag"
@@ -43,6 +45,15 @@ class LagPolicyLossConfig(PolicyLossConfig):
     """Fields of `theory.corrections.Correction` to replace in the row"""
     top_k: int = 20
     """Columns of the sampler's row that a centre sees; vLLM reports 20 unless max_logprobs is raised"""
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning; verl's own numbers are verl's."""
+        refuse_choice("old_log_probs_are", self.old_log_probs_are, ("pi_s", "mu"))
+        refuse_other("changes", self.changes, Mapping, do="write changes.FIELD=VALUE")
+        refuse_count("top_k", self.top_k, least=1)
+        refuse_text("loss_mode", self.loss_mode)
+        if self.loss_mode.startswith(NAME):
+            rule_of(self)
 
 
 def rule_of(policy_loss: Any) -> Correction:
