@@ -21,6 +21,9 @@ from theory.arrays import (
     reduces_on_host,
 )
 
+RUN = 256
+"""Squares summed at a time in the type of the ratios"""
+
 
 class EssState(NamedTuple):
     """All that ESS needs to know of a set of ratios, arrays of one shape (...); see `merge_states`."""
@@ -55,9 +58,24 @@ def ess_state(
     return EssState(
         xp.squeeze(count(x, mask, axis=axis, dtype=wide), axis=axis),
         log_of_sum(xp.sum(w, axis=axis, dtype=wide), shift),
-        log_of_sum(xp.astype(xp.vecdot(w, w, axis=axis % x.ndim - x.ndim), wide), 2 * shift),
+        log_of_sum(_sum_of_squares(w, axis=axis, dtype=wide), 2 * shift),
         largest,
     )
+
+
+def _sum_of_squares(w: Array, /, *, axis: int, dtype: Any) -> Array:
+    """Sum squares along `axis` in runs short enough for their own type, and the runs in the wider one.
+
+    In single precision alone the sum over a block is off by 1e-7 of itself, which is a percent of the
+    chi-square of a lag of 0.003 nats; a wide copy of w would double the time.
+    """
+    xp = namespace(w)
+    if w.dtype == dtype:
+        return xp.vecdot(w, w, axis=axis % w.ndim - w.ndim)
+    w = xp.moveaxis(w, axis, -1)
+    whole = w.shape[-1] - w.shape[-1] % RUN
+    runs, rest = xp.reshape(w[..., :whole], (*w.shape[:-1], whole // RUN, RUN)), w[..., whole:]
+    return xp.sum(xp.vecdot(runs, runs), axis=-1, dtype=dtype) + xp.astype(xp.vecdot(rest, rest), dtype)
 
 
 def merge_states(a: EssState, b: EssState, /) -> EssState:
