@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from libraries import as_numpy, carry
 from scipy import stats
-from tolerances import MONTE_CARLO_Z, algebra
+from tolerances import MONTE_CARLO_Z, algebra, library
 
 from theory.crossing import first_below
 from theory.ess import ess_fraction
@@ -244,6 +244,7 @@ def test_a_ratio_beyond_float64_is_infinite_and_no_traceback():
                 ({"k_before": ["a"]}, "an entry of k_before must be a number, got 'a'"),
             )
         ),
+        ((None, np.zeros((2, 3)), None), {}, "are real numbers, got None; pass an array"),
         ((None, [[-1.0, "a"]], [[-1.0, -1.0]]), {}, "are real numbers, got <U"),
         ((None, [[-1.0], [-1.0, -2.0]], [[-1.0]]), {}, "are an array of numbers, got setting an array"),
         ((None, np.zeros((2, 3)), np.ma.masked_less(np.zeros((2, 3)), 1)), {}, "pass its data, and mask="),
@@ -289,6 +290,34 @@ def test_groups_are_taken_from_any_library_and_of_texts(rng):
         np.testing.assert_equal(read_batch(None, logpi_s, logpi, group=group), want)
     whole = torch.tensor([0.0, 0, 1, 1, 2, 2], dtype=torch.bfloat16, requires_grad=True)
     np.testing.assert_equal(read_batch(None, logpi_s, logpi, group=whole), want)
+
+
+def test_prompts_named_by_texts_in_an_object_array_are_groups(rng):
+    """As verl keeps its uid."""
+    logpi_s, logpi = logs(rng.normal(size=(6, 5)))
+    want = read_batch(None, logpi_s, logpi, group=[0, 0, 1, 1, 2, 2])
+    got = read_batch(None, logpi_s, logpi, group=np.array(list("aabbcc"), dtype=object))
+    np.testing.assert_equal(got, want)
+    for odd in (["a", None], ["a", 1], [["a"], ["b"]]):
+        with pytest.raises(ValueError, match="group takes numbers or texts|one entry per response"):
+            read_batch(None, logpi_s[:2], logpi[:2], group=np.array(odd, dtype=object))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float8_e5m2", "float8_e4m3fn"])
+def test_half_precision_of_jax_is_read_as_that_of_torch(rng, kind):
+    jnp = pytest.importorskip("jax.numpy")
+    half = [jnp.asarray(-rng.random((6, 5)), dtype=getattr(jnp, kind)) for _ in range(3)]
+    mask = jnp.ones((6, 5), dtype=getattr(jnp, kind))
+    want = read_batch(*(np.asarray(x).astype(np.float64) for x in half), resamples=0)
+    np.testing.assert_equal(read_batch(*half, mask=mask, resamples=0), want)
+
+
+def test_a_mean_ratio_next_to_nothing_is_not_rounded_to_none():
+    """Every token 50 nats less likely than at the sync."""
+    logpi_s = np.full((4, 3), -1.0)
+    got = read_batch(None, logpi_s, logpi_s - 50.0, resamples=0)
+    assert got.missing.value == 1.0
+    assert got.measures()["mean_w"] == pytest.approx(math.exp(-50.0), rel=library())
 
 
 def test_half_precision_and_complex_tensors_are_told_apart(rng):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from theory.arrays import same_shape
-from theory.limits import SHOWN
+from theory.limits import SHOWN, shown
 
 ROUNDING = 0.125
 """Nats a log-prob may be above 0: half the spacing of bfloat16 from 32 on, where logits are"""
@@ -138,8 +138,11 @@ def on_host(x: Any, dtype: Any = None, /, *, what: str = "log-probs and masks") 
         x = np.asarray(x)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, meta and sparse tensors, tracers
         raise ValueError(f"{what} are an array of numbers, got {_words(error)}; pass a plain one") from None
+    if "float" in x.dtype.name:  # JAX's bfloat16 and its like are no kind of float to NumPy
+        x = x if x.dtype.kind == "f" else x.astype(np.float64)
     if x.dtype.kind not in "biuf":
-        raise ValueError(f"{what} are real numbers, got {x.dtype}; pass an array of floats")
+        got = x.dtype if x.ndim else shown(x.item())
+        raise ValueError(f"{what} are real numbers, got {got}; pass an array of floats")
     if dtype is bool and x.dtype != bool:
         if unknown := int(np.isnan(x).sum()):
             raise ValueError(f"a mask says of every token whether it counts, got {unknown} NaN; fill them in")

@@ -53,6 +53,8 @@ class Reading(NamedTuple):
     k_hat: float
     """Tail index of the ratio at that level"""
     missing: MissingMass
+    mean_w: float
+    """Of pi/pi_s over tokens: one less the missing mass, which cannot tell a mean of 1e-20 from none"""
     cumulants: Cumulants
     """Of the token log-ratio, powers of nats"""
     kl_k3: float
@@ -76,7 +78,7 @@ class Reading(NamedTuple):
             "kl_k3": self.kl_k3,
             "chi_square": self.chi_square,
             "k_hat": self.k_hat,
-            "mean_w": 1 - self.missing.value,
+            "mean_w": self.mean_w,
             "discrepancy_rms": self.discrepancy_rms,
             "lag_rms": self.lag_rms,
         }
@@ -163,6 +165,7 @@ def read_batch(
         else EssInterval(found["ess_token" if by_token else "ess_sequence"], math.nan, math.nan, 0),
         k_hat=k,
         missing=missing,
+        mean_w=found["mean_w"],
         cumulants=Cumulants(*(found[name] for name in Cumulants._fields)),
         kl_k3=found["kl_k3"],
         chi_square=found["chi_square"],
@@ -192,6 +195,8 @@ def _names(group: Any) -> np.ndarray:
     if hasattr(group, "detach"):
         group = group.detach().cpu()
         group = group.double() if group.is_floating_point() else group
+    if isinstance(group, np.ndarray) and group.dtype == object and not np.ma.isMaskedArray(group):
+        group = group.tolist()  # of texts, as verl keeps its uid
     kinds = {type(name) for name in group} if isinstance(group, (list, tuple)) else set()
     if np.ma.isMaskedArray(group) or (kinds & {str} and kinds - {str}):
         raise ValueError(
