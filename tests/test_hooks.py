@@ -94,13 +94,99 @@ def test_a_list_of_another_length_and_an_unknown_field_are_refused() -> None:
         row(step=1, seq_id=0, response_ids=RESPONSE, mask=[1, 1, 1], logprobs=MU, source="test")
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mask": None}, "mask must be a list, one entry a response token, got None"),
+        ({"mask": [0.5, 1]}, "mask says by 0 or 1 whether a token counts, got 0.5"),
+        ({"mask": [2, 1]}, "mask says by 0 or 1 whether a token counts, got 2"),
+        ({"mask": "11"}, "mask must be a list, one entry a response token, got '11'"),
+        ({"mask": [None, 1]}, "mask says by 0 or 1 whether a token counts, got None"),
+        ({"response_ids": torch.tensor(3)}, "response_ids must be a list, one entry a response token, got 3"),
+        ({"response_ids": "ab"}, "response_ids must be a list, one entry a response token, got 'ab'"),
+        ({"logp_mu": torch.tensor(-1.0)}, "logp_mu must be a list, one entry a response token, got -1.0"),
+        ({"logp_mu": [[-1.0], [-1.0]]}, "logp_mu must be a list of numbers, got \\[-1.0\\] in it"),
+        ({"logp_pi": ["-1", "-1"]}, "logp_pi must be a list of numbers, got '-1' in it"),
+        ({"entropy": b"ab"}, "entropy must be a list, one entry a response token, got b'ab'"),
+        ({"advantage": [1.0, 2.0, 3.0]}, "advantage must have one entry for each of the 2 response tokens"),
+        ({"step": 1.5}, "step is a whole number, from 1, got 1.5"),
+        ({"step": None}, "step is a whole number, from 1, got None"),
+    ],
+)
+def test_what_is_no_line_is_refused_in_the_trainer_and_not_written(
+    fields: dict[str, Any], message: str
+) -> None:
+    line: dict[str, Any] = {"step": 1, "seq_id": 0, "response_ids": [1, 2], "mask": [1, 1], "source": "test"}
+    with pytest.raises(ValueError, match=message):
+        row(**(line | fields))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        row(step=1, seq_id=0, response_ids=[1], mask=[1], source="test"),
+        "text",
+        [{"step": 1}, {"step": object()}],
+        [{"step": 1}, {"step": 2**70}],
+        [{"run": "\ud800"}],
+    ],
+)
+def test_lines_that_json_cannot_hold_leave_no_file(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(ValueError, match=r"^a line (is a mapping|holds numbers)"):
+        append(tmp_path / "trace.jsonl", rows)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_of_numpy_in_the_settings_of_the_sampler_are_written_as_numbers(tmp_path: Path) -> None:
+    settings = {"T": np.float32(0.5), "top_k": np.int64(3), "stop": ("a", "b")}
+    line = row(step=1, seq_id=0, response_ids=[1], mask=[1], sampling=settings, source="test")
+    append(tmp_path / "trace.jsonl", [line])
+    written = orjson.loads((tmp_path / "trace.jsonl").read_bytes())
+    assert written["sampling"] == {"T": 0.5, "top_k": 3, "stop": ["a", "b"]}
+
+
+def test_what_a_killed_writer_left_of_a_line_swallows_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    line = row(step=1, seq_id=0, response_ids=[1], mask=[1], source="test")
+    append(file, [line])
+    file.write_bytes(file.read_bytes() + b'{"run":null,"st')
+    append(file, [line])
+    whole, half, after = file.read_bytes().splitlines()
+    assert whole == after == orjson.dumps(line)
+    assert half == b'{"run":null,"st'
+
+
+FULL = """
+import resource, sys
+from real.hooks.canonical import append, row
+file = sys.argv[1]
+line = row(step=1, seq_id=0, response_ids=[1], mask=[1], source="test")
+append(file, [line])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    append(file, [line] * 9)
+except OSError:
+    print("told")
+"""
+
+
+def test_a_disk_that_fills_up_leaves_no_part_of_a_line_and_is_told(tmp_path: Path) -> None:
+    file, root = tmp_path / "trace.jsonl", Path(prime_rl.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(file)], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "told\n"
+    (line,) = file.read_bytes().splitlines(keepends=True)
+    assert line.endswith(b"}\n")
+
+
 WORKER = """
 import sys
 from real.hooks.canonical import append, row
 file, worker = sys.argv[1], int(sys.argv[2])
 for step in range(25):
     same = [worker] * 2000
-    append(file, [row(step=step, seq_id=s, response_ids=same, mask=same, source="test") for s in range(2)])
+    append(file, [row(step=step, seq_id=s, response_ids=same, mask=[1] * 2000, source="test") for s in "ab"])
 """
 
 

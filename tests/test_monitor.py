@@ -299,7 +299,7 @@ def test_prompts_named_by_texts_in_an_object_array_are_groups(rng):
     got = read_batch(None, logpi_s, logpi, group=np.array(list("aabbcc"), dtype=object))
     np.testing.assert_equal(got, want)
     for odd in (["a", None], ["a", 1], [["a"], ["b"]]):
-        with pytest.raises(ValueError, match="group takes numbers or texts|one entry per response"):
+        with pytest.raises(ValueError, match=r"group takes numbers or texts|one entry per response"):
             read_batch(None, logpi_s[:2], logpi[:2], group=np.array(odd, dtype=object))
 
 
