@@ -346,8 +346,31 @@ def test_prime_rls_exports_are_rewritten_and_its_errors_are_one_line(
     block = read(out)
     expect(block, logmu=MU * 2, logpi=PI * 2, token=RESPONSE * 2, step=[10, 11])
     assert not known(block, "logpi_s")
+    (tmp_path / "exports" / "step_copy").mkdir()
+    (tmp_path / "exports" / "step_copy" / "rank_0.jsonl").write_text("not a step of the run")
+    assert prime_rl.main([str(tmp_path / "exports"), str(out)]) == 0, "again, during the run"
+    expect(read(out), step=[10, 11])
     assert prime_rl.main([str(tmp_path / "nothing"), str(out)]) == 2
     assert "enable_token_export" in capsys.readouterr().err
+    kept = out.read_bytes()
+    file = tmp_path / "exports" / "step_9" / "rank_0.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + b"{")
+    assert prime_rl.main([str(tmp_path / "exports"), str(out)]) == 2
+    assert f"{file}:2: a line must be" in capsys.readouterr().err
+    file.write_bytes(whole)
+    assert prime_rl.main([str(tmp_path / "exports"), str(file / "trace.jsonl")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+    assert prime_rl.main([str(tmp_path / "exports"), "/dev/full"]) == 1
+    assert "got 'no space left on device'; free some space" in capsys.readouterr().err
+    assert out.read_bytes() == kept
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["exports", "trace.jsonl"]
+
+
+def test_slimes_hook_says_which_variable_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAGFLOOR_DUMP", raising=False)
+    with pytest.raises(ValueError, match="needs LAGFLOOR_DUMP=/path/to/trace, got none"):
+        slime.write(SimpleNamespace(), 0, slime_data())
 
 
 @pytest.mark.parametrize(

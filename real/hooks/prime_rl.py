@@ -1,6 +1,7 @@
 """prime-rl: the canonical JSONL from its own token exports.
 
-Set ``trainer.enable_token_export = true`` and rewrite what it exports, during or after the run:
+Set ``trainer.enable_token_export = true`` and rewrite what it exports, during or after the run; a trace that
+is there is replaced, whole:
 
     python -m real.hooks.prime_rl OUTPUT/token_exports trace.jsonl
 
@@ -10,6 +11,8 @@ sampler's weights, so pi_s is null and numerics and lag stay in one number: `aud
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +81,7 @@ class Options:
     exports: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="EXPORTS")]
     """folder of step_N/rank_R.jsonl"""
     trace: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="TRACE")]
-    """file the lines are appended to"""
+    """file to write; one that is there is replaced"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -86,9 +89,23 @@ def main(arguments: list[str] | None = None) -> int:
     return start(Options, "python -m real.hooks.prime_rl", _main, arguments=arguments)
 
 
+def _rewrite(exports: Path, trace: Path) -> int:
+    """Put the trace in its place as a whole, or write to what is no file."""
+    if trace.exists() and not trace.is_file():
+        return append(trace, rows(exports))
+    beside = trace.with_name(f".tmp-{os.getpid()}-{trace.name}")
+    try:
+        count = append(beside, rows(exports))
+        os.replace(beside, trace)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+    return count
+
+
 def _main(options: Options) -> int:
     with usage():
-        count = append(options.trace, rows(options.exports))
+        count = _rewrite(options.exports, options.trace.resolve())
     print(f"{count} responses written to {options.trace}")
     return 0
 

@@ -17,6 +17,8 @@ from real.hooks.canonical import append, row
 
 def write(args: Any, rollout_id: int, rollout_data: dict[str, Any]) -> None:
     """Append this rank's responses to ``$LAGFLOOR_DUMP.rank{RANK}.jsonl``."""
+    if not (dump := os.environ.get("LAGFLOOR_DUMP")):
+        raise ValueError("slime's hook needs LAGFLOOR_DUMP=/path/to/trace, got none; set it for the actors")
     synced = getattr(args, "colocate", False) and getattr(args, "update_weights_interval", 1) == 1
     trainer, mu = rollout_data.get("log_probs"), rollout_data.get("rollout_log_probs")
     lines = []
@@ -44,7 +46,7 @@ def write(args: Any, rollout_id: int, rollout_data: dict[str, Any]) -> None:
                 **values,
             )
         )
-    append(f"{os.environ['LAGFLOOR_DUMP']}.rank{os.environ.get('RANK', '0')}.jsonl", lines)
+    append(f"{dump}.rank{os.environ.get('RANK', '0')}.jsonl", lines)
 
 
 def _at(data: dict[str, Any], name: str, i: int, *, default: Any = None) -> Any:
