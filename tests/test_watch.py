@@ -355,6 +355,32 @@ def test_a_file_begun_anew_is_read_anew(tmp_path: Path) -> None:
     assert [s["step"] for s in source.poll().steps] == [1]
 
 
+def test_a_file_rotated_away_is_read_anew_though_the_new_one_is_longer(tmp_path: Path) -> None:
+    """Going on at the old place would begin in the middle of a line of the new one."""
+    file = tmp_path / "trace.jsonl"
+    write(file, [WHOLE])
+    source = TraceFiles([file])
+    assert [s["step"] for s in source.poll().steps] == [2]
+    file.rename(tmp_path / "trace.jsonl.1")
+    write(file, [WHOLE | {"step": step} for step in (3, 4)])
+    now = source.poll()
+    assert [s["step"] for s in now.steps] == [3, 4]
+    assert now.unread == ""
+
+
+def test_files_that_turn_up_in_a_watched_folder_are_read_too(tmp_path: Path) -> None:
+    """Also as TRL's hook names them where it has several processes."""
+    write(tmp_path / "trace.jsonl.rank0", [WHOLE])
+    source = source_of(tmp_path)
+    alone = source.poll()
+    assert alone.title == "trace.jsonl.rank0"
+    assert [s["reward"] for s in alone.steps] == [WHOLE["reward"]]
+    write(tmp_path / "trace.jsonl.rank1", [WHOLE | {"reward": WHOLE["reward"] - 2.0}])
+    both = source.poll()
+    assert both.title == "trace.jsonl.rank0, trace.jsonl.rank1"
+    assert [s["reward"] for s in both.steps] == [WHOLE["reward"] - 1.0]
+
+
 def test_workers_a_step_apart_are_put_together_and_a_straggler_is_said(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from validation.watch.progress import Progress, Source
 from validation.watch.run_folder import RunFolder
-from validation.watch.trace_files import TraceFiles
+from validation.watch.trace_files import TraceFiles, traces_in
 
 __all__ = ["Progress", "RunFolder", "Source", "TraceFiles", "source_of"]
 
@@ -27,16 +27,15 @@ def source_of(path: Path, /) -> Source:
     """
     if path.is_dir() and (path / "status.json").exists():
         return RunFolder(path)
-    found = [path] if path.is_file() else sorted(path.glob("*.jsonl")) or sorted(path.glob("*.jsonl.*"))
-    for file in found:
+    found = [path] if path.is_file() else traces_in(path)
+    for file in found or sorted(path.glob("*.jsonl.*")):
         if _compressed(file):
             raise ValueError(
                 f"watch needs a trace that is plain JSON lines, got {file}, which is compressed; "
                 "`lagfloor audit` reads it as it is"
             )
-    found = [file for file in found if file == path or file.suffix == ".jsonl"]
     if found:
-        return TraceFiles(found)
+        return TraceFiles(found, None if path.is_file() else path)
     raise ValueError(
         f"watch needs a run folder (with status.json) or a canonical trace (.jsonl), got {path}, which is "
         + ("neither" if path.exists() else "not there")

@@ -27,6 +27,8 @@ older ones are let go, or a long run would not fit in memory"""
 class _Place:
     """How far a file has been read."""
 
+    identity: tuple[int, int] = (0, 0)
+    """Device and number of the file: another one under its name was begun anew"""
     byte: int = 0
     line: int = 0
     ended: bool = True
@@ -107,14 +109,21 @@ class TraceFiles:
     """Canonical traces that a trainer appends to."""
 
     files: list[Path]
+    folder: Path | None = None
+    """Where more of them may turn up: the workers of a run do not all begin to write at once"""
     _read: _Read | None = None
 
     def poll(self) -> Progress:
         """Read the lines appended since; a step is judged anew while it still gets lines."""
+        if self.folder is not None:
+            self.files = sorted({*self.files, *traces_in(self.folder)})
         read = self._read
-        if read is None or any(f.stat().st_size < read.places[f].byte for f in self.files):
-            # a file that has shrunk was begun anew: what was read of the old one is gone
-            read = self._read = _Read({file: _Place() for file in self.files})
+        if read is None or any(_begun_anew(file, place) for file, place in read.places.items()):
+            # what was read of the old one is gone
+            read = self._read = _Read({})
+        for file in self.files:
+            if file not in read.places:
+                read.places[file] = _Place(_identity(file))
         for number, file in enumerate(self.files):
             for line, record in _new_lines(file, read.places[file]):
                 try:
@@ -125,6 +134,21 @@ class TraceFiles:
         read.judge()
         title = ", ".join(one_line(f.name) for f in self.files)
         return Progress(title, "growing", tuple(read.steps()), None, read.unread(), read.notes())
+
+
+def traces_in(folder: Path, /) -> list[Path]:
+    """Files of a folder named as hooks name theirs: TRL's ends in its rank where it has several processes."""
+    return sorted([*folder.glob("*.jsonl"), *folder.glob("*.jsonl.rank*")])
+
+
+def _identity(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_dev, found.st_ino
+
+
+def _begun_anew(file: Path, place: _Place) -> bool:
+    """Whether the file has shrunk, or is another one: it was rotated."""
+    return file.stat().st_size < place.byte or _identity(file) != place.identity
 
 
 def _new_lines(file: Path, place: _Place, /) -> Iterator[tuple[int, Any]]:
