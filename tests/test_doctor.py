@@ -39,6 +39,13 @@ def test_an_unknown_part_is_bad_usage() -> None:
         command.main(command.Options(require="slime"))
 
 
+def test_what_is_required_and_not_looked_at_is_no_success() -> None:
+    with pytest.raises(BadUsage, match="required must be examined, got 'verl' beside --only trl"):
+        command.main(command.Options(only="trl", require="verl"))
+    with pytest.raises(BadUsage, match="--only names parts, got ','"):
+        command.main(command.Options(only=","))
+
+
 @pytest.mark.parametrize(
     ("answer", "health", "said"),
     [
@@ -64,6 +71,22 @@ def test_trl_without_a_method_we_override_is_broken(monkeypatch: pytest.MonkeyPa
 
 def test_a_probe_that_dies_is_one_line() -> None:
     assert "No module named" in str(doctor._probe("no.such.module"))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("print('{\"gone\": []}'); print('bye')", {"gone": []}),
+        ("print('[1]'); print(1)", "the probe ended with code 0 and no word"),
+        ("import sys; sys.stdout.buffer.write(bytes([255, 10]) + b'{}')", {}),
+        ("raise SystemExit('a line\\n  its last ')", "its last"),
+        ("raise SystemExit(3)", "the probe ended with code 3 and no word"),
+    ],
+)
+def test_whatever_a_probe_prints_is_an_answer_or_one_line(tmp_path: Path, body: str, said: Any) -> None:
+    (tmp_path / "talks.py").write_text(body)
+    assert doctor._probe("talks", cwd=tmp_path) == said
+    assert "could not be started" in str(doctor._probe("talks", cwd=tmp_path / "gone"))
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ or not at all. TRL has no plugins, but the methods we override are its private o
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -159,13 +160,18 @@ def _probe(
             cwd=cwd,
             env=env,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=SECONDS,
         )
+    except OSError as error:
+        return f"the probe could not be started: {error}"
     except subprocess.TimeoutExpired:
         return f"the probe did not end within {SECONDS} s; try again on a less busy machine"
-    lines = done.stdout.strip().splitlines()
-    if done.returncode == 0 and lines:
-        return json.loads(lines[-1])
+    if done.returncode == 0:
+        for line in reversed(done.stdout.splitlines()):  # a trainer may have a last word when it ends
+            with contextlib.suppress(ValueError):
+                if isinstance(answer := json.loads(line), dict):
+                    return answer
     said = [line for line in done.stderr.strip().splitlines() if line.strip()]
     return said[-1].strip() if said else f"the probe ended with code {done.returncode} and no word"

@@ -22,12 +22,18 @@ def main(options: Options) -> int:
     """Print one line a finding; 1 if anything is broken, or absent and required."""
     from validation.doctor import examine
 
-    required = _words(options.require)
+    required, only = _words(options.require), _words(options.only)
     with usage():
+        if options.only and not only:
+            raise ValueError(f"--only names parts, got {options.only!r}; leave it out for all")
         unknown = sorted(set(required) - {"trl", "verl"})
         if unknown:
             raise ValueError(f"only trl and verl can be required, got {unknown[0]!r}")
-        findings = examine(*([_words(options.only)] if options.only else []))
+        if unseen := [part for part in required if only and part not in only]:
+            raise ValueError(
+                f"what is required must be examined, got {unseen[0]!r} beside --only {options.only}"
+            )
+        findings = examine(*([only] if only else []))
     bad = 0
     for f in findings:
         wrong = f.health == "broken" or (f.health == "absent" and f.name.removeprefix("real.") in required)
