@@ -52,6 +52,8 @@ def guarded(act: Callable[[], int], /) -> int:
     """
     if sys.stdout is None:  # started without one (``>&-``): libraries that print do not expect that
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without a curve's blocks shows the rest
     try:
         code = act()
         sys.stdout.flush()  # a full disk shows here and not when Python ends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,13 @@ def test_a_page_of_curves_draws_them_and_escapes_their_names(tmp_path):
     assert "<script" not in text
     assert "&lt;script&gt;" in text
     assert text.count("<svg") == 1
+
+
+def test_a_page_on_a_log_whose_name_is_no_utf8_shows_it_escaped(tmp_path):
+    log = canonical(CASES["C01"].make(np.random.default_rng(SEED)), tmp_path / os.fsdecode(b"n\xff.jsonl"))
+    page = tmp_path / "page.html"
+    assert main([str(log), "--html", str(page), "--json", str(tmp_path / "told.json"), "--quiet"]) == 0
+    assert r"n\udcff.jsonl" in page.read_text(encoding="utf-8")
 
 
 OVERWRITES: list[list[str]] = [["--json", "LOG"], ["--html", "LOG"], ["--json", "OUT", "--html", "OUT"]]

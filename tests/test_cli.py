@@ -205,6 +205,17 @@ def test_a_run_killed_and_interrupted_ends_as_if_it_had_not_been(tmp_path):
                 np.testing.assert_array_equal(a[name], b[name])
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_output_that_cannot_show_a_curve_shows_the_numbers(tmp_path, encoding):
+    trace = tmp_path / "trace.jsonl"
+    line = {"step": 1, "response_ids": [1, 2], "mask": [1, 1], "logp_pi_s": [-1, -2], "logp_pi": [-1, -2]}
+    trace.write_text(json.dumps(line) + "\n")
+    done = run("watch", trace, "--once", PYTHONIOENCODING=encoding, COLUMNS="200")
+    assert done.returncode == 0, done.stderr
+    assert "ESS ?\n" in done.stdout
+    assert "ESS token" in done.stdout
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("words", [["--help"], ["watch", "--help"], ["--version"]])
 def test_a_full_disk_behind_the_output_is_one_line(words):

@@ -41,8 +41,9 @@ def write_file(path: Path, write: Callable[[Path], object], /) -> None:
 
 
 def write_text(path: Path, text: str, /) -> None:
-    """Write UTF-8 text in one step."""
-    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """Write UTF-8 text in one step; what it cannot hold, as of a file's name, stands as its escape."""
+    content = text.encode("utf-8", errors="backslashreplace")
+    write_file(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_json(path: Path, value: Any, /) -> None:
