@@ -103,14 +103,23 @@ def tracked(
     Raises
     ------
     ValueError
-        For a tracker nobody knows, or one that is not installed.
+        For a tracker nobody knows, or one that is not installed, and settings that are no plain values.
     """
+    if isinstance(names, str):
+        raise ValueError(f"trackers are a list of names, got the text {names!r}; write [{names!r}]")
     unknown = sorted(set(names) - set(TRACKERS))
     if unknown:
         raise ValueError(f"unknown tracker {unknown[0]!r}; known: {', '.join(TRACKERS)}")
     absent = sorted(set(names) - set(present()))
     if absent:
         raise ValueError(f"tracker {absent[0]!r} is not installed; pip install {absent[0]}, or leave it out")
+    try:
+        json.dumps(settings or {})
+    except (TypeError, ValueError) as error:  # before anything is opened that would have to be closed
+        raise ValueError(
+            f"settings of a tracker are plain values, got {' '.join(str(error).split())}; "
+            "pass texts and numbers"
+        ) from None
     with ExitStack() as stack:
         logs = []
         for name in dict.fromkeys(names):

@@ -97,6 +97,25 @@ def test_no_tracker_is_fine_and_a_wrong_one_is_refused_by_name(tmp_path: Path) -
     run([], tmp_path)
     with pytest.raises(ValueError, match="known: tensorboard, wandb, trackio"):
         run(["mlflow"], tmp_path)
+    with pytest.raises(ValueError, match=r"a list of names, got the text 'wandb'; write \['wandb'\]"):
+        run("wandb", tmp_path)  # pyright: ignore[reportArgumentType]
     for absent in set(TRACKERS) - set(present()):
         with pytest.raises(ValueError, match=f"pip install {absent}"):
             run([absent], tmp_path)
+
+
+def test_settings_that_cannot_be_kept_are_refused_before_a_tracker_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    fake = trackers._Tracker("math", lambda *settings: opened.append(settings))  # type: ignore[arg-type]
+    monkeypatch.setattr(trackers, "TRACKERS", {"a": fake})
+    endless: dict[str, Any] = {}
+    endless["again"] = endless
+    for settings in ({"folder": tmp_path}, endless):
+        with (
+            pytest.raises(ValueError, match="settings of a tracker are plain values, got"),
+            tracked(["a"], project="p", run="r", settings=settings, folder=tmp_path),
+        ):
+            pass
+    assert opened == []
