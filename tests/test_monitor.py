@@ -12,7 +12,8 @@ from tolerances import MONTE_CARLO_Z, algebra, library
 
 from theory.crossing import first_below
 from theory.ess import ess_fraction
-from theory.finite_sample import missing_mass
+from theory.finite_sample import ess_interval, missing_mass
+from theory.forecast import forecast
 from theory.monitor import Monitor, read_batch
 from theory.records import StepRecord
 from theory.tail import k_hat, tail_draws
@@ -272,6 +273,16 @@ def test_rounding_above_zero_and_nonsense_at_padding_pass(rng):
         assert read_batch(x, x, x, mask=np.broadcast_to(mask, x.shape)).ess_token == 1.0
 
 
+def test_rounding_above_zero_ends_at_an_eighth_of_a_nat():
+    """Half the spacing of bfloat16 where logits are."""
+    x = np.full((2, 3), -1.0)
+    x[0, 0] = 0.125
+    assert read_batch(x, x, x).ess_token == 1.0
+    x[0, 0] = np.nextafter(0.125, 1)
+    with pytest.raises(ValueError, match=r"of rounding\), got 1 above in logpi_s, the largest 0.125"):
+        read_batch(None, x, x)
+
+
 def test_a_mask_of_numbers_is_read_on_every_library(xp, rng):
     logpi_s, logpi = logs(rng.normal(size=(6, 5)))
     mask = rng.random((6, 5)) < 0.7
@@ -392,6 +403,23 @@ def test_the_caution_shrinks_with_the_exceedances_of_all_batches_seen():
     assert math.isnan(cautious_index([math.nan], draws, 1.0))
 
 
+def test_the_tail_index_is_steadied_over_the_last_five_batches_and_no_more(rng):
+    monitor = Monitor(resamples=20, seed=3)
+    for step in range(8):
+        logpi_s, logpi = logs(0.3 * rng.laplace(size=(40, 20)))
+        before = [r.k_hat for r in monitor.readings][-4:]
+        got = monitor.update(None, logpi_s, logpi)
+        steady = cautious_index([*before, got.k_hat], logpi.size, monitor.trigger.caution)
+        lag = (logpi - logpi_s).ravel()
+        assert got.ess_corrected == float(tail_corrected_ess(lag, index=np.asarray(steady))), step
+        # each batch is resampled with numbers of its own
+        own, first = (
+            ess_interval(lag, np.repeat(np.arange(40), 20), resamples=20, seed=s) for s in (3 + step, 3)
+        )
+        assert got.interval == own
+        assert (got.interval == first) == (step == 0)
+
+
 def test_a_batch_of_few_tokens_after_larger_ones_is_read_plainly():
     for tokens in (1, 4, 5):
         logpi_s, logpi = logs(np.log([[0.9, 1.1, 1.0, 0.8, 1.2][:tokens]]))
@@ -415,6 +443,14 @@ def test_the_level_of_the_trigger_decides_whose_ess_counts(rng):
     assert whole.resync
     assert "sequence ESS" in whole.reasons[0]
     assert whole.interval.ess == whole.ess_sequence
+    small = [0.2 * x for x in (logpi_s, logpi)]
+    light = read_batch(None, *small, trigger=Trigger(level="sequence"), resamples=0)
+    response = (small[1] - small[0]).sum(-1)
+    assert light.k_hat == pytest.approx(float(k_hat(response)), rel=library())
+    steady = np.asarray(cautious_index([light.k_hat], 256, 1.0))  # its error is over responses
+    assert steady < LARGEST_INDEX
+    want = float(tail_corrected_ess(response, index=steady))
+    assert light.ess_corrected == pytest.approx(want, abs=algebra(1.0))
     assert not read_batch(None, logpi_s, logpi, trigger=Trigger(level="sequence", ess_below=0.0)).resync
 
 
@@ -452,6 +488,14 @@ def test_on_heavy_tails_the_monitor_fires_in_time_where_the_plain_ess_is_late(fa
     assert np.mean(early) < 2
 
 
+def test_a_run_that_is_never_synced_is_remembered_from_its_start():
+    monitor = Monitor(resamples=0)
+    for step in range(1, 130):
+        monitor.update(None, [[-1.0, -2.0]], [[-1.0 - 1e-4 * step, -2.0]])
+    assert monitor.lag == 129
+    assert monitor.forecast().at == 129
+
+
 def test_a_sync_forgets_and_the_forecast_looks_ahead_from_it(rng):
     monitor = Monitor(resamples=0)
     for step, arrays in enumerate(lagging_run(rng, "laplace", 20), start=1):
@@ -462,6 +506,13 @@ def test_a_sync_forgets_and_the_forecast_looks_ahead_from_it(rng):
     ahead = monitor.forecast()
     assert ahead.at == 8
     assert ahead.low <= 20 <= ahead.high
+    read = [r.ess_corrected for r in monitor.readings]
+    for level in (0.5, 0.9):
+        assert monitor.forecast(level=level) == forecast(read, level=level)
+    assert Monitor(Trigger(ess_below=0.7), seed=5, readings=monitor.readings).forecast() == forecast(
+        read, threshold=0.7, seed=5
+    )
+    assert ahead != forecast([r.ess_token for r in monitor.readings])
     monitor.synced()
     assert monitor.lag == 0
     assert math.isnan(monitor.forecast().step)
