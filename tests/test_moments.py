@@ -181,6 +181,26 @@ def test_k3_and_chi_square_of_a_small_lag_are_those_of_expm1_and_never_negative(
     assert got == pytest.approx([k3, (e**2).mean()], rel=rel, abs=1e-300)
 
 
+@pytest.mark.parametrize("scale", [0.01, 0.04, 0.3, 2.0])
+@pytest.mark.parametrize("shift", [0.0, 0.03, -0.03, 1.0])
+def test_the_series_stands_only_for_what_is_near_and_to_its_fourth_order(scale, shift):
+    """Two draws, so that the fourth order counts: a twelfth of it is 1e-4 of chi-square at 0.04."""
+    x = np.array([-scale, scale]) + shift
+    state = ratio_state(x)
+    want = [(np.expm1(x) - x).mean(), (np.expm1(x) ** 2).mean()]
+    assert [float(kl_k3(state)), float(chi_square(state))] == pytest.approx(want, rel=5e-6)
+
+
+def test_deviations_within_the_rounding_of_the_mean_have_their_own_moments(xp):
+    """Two neighbouring float32 numbers, one of them twice: their mean is no float32."""
+    low = np.float32(100.0)
+    x = np.array([low, np.nextafter(low, np.float32(200.0)), low], dtype=np.float32)
+    got = moment_state(carry(xp, x, np.float32), dtype=xp.float64)
+    dev = x.astype(np.float64) - x.astype(np.float64).mean()
+    for order, value in ((2, got.m2), (3, got.m3), (4, got.m4)):
+        assert float(value) == pytest.approx((dev**order).sum(), rel=library())
+
+
 @pytest.mark.parametrize("draws", [131_072, 131_071])
 def test_chi_square_of_many_single_precision_ratios_is_not_the_rounding_of_their_sum(xp, draws):
     """Summed in single precision alone it is off by half a percent."""
