@@ -182,13 +182,20 @@ def test_k3_and_chi_square_of_a_small_lag_are_those_of_expm1_and_never_negative(
 
 
 @pytest.mark.parametrize("scale", [0.01, 0.04, 0.3, 2.0])
-@pytest.mark.parametrize("shift", [0.0, 0.03, -0.03, 1.0])
+@pytest.mark.parametrize("shift", [0.0, 0.03, -0.049, 1.0])
 def test_the_series_stands_only_for_what_is_near_and_to_its_fourth_order(scale, shift):
     """Two draws, so that the fourth order counts: a twelfth of it is 1e-4 of chi-square at 0.04."""
     x = np.array([-scale, scale]) + shift
     state = ratio_state(x)
     want = [(np.expm1(x) - x).mean(), (np.expm1(x) ** 2).mean()]
     assert [float(kl_k3(state)), float(chi_square(state))] == pytest.approx(want, rel=5e-6)
+
+
+def test_one_outlier_leaves_the_mean_of_a_large_set_its_digits_on_either_side_of_a_merge():
+    one = MomentState(*(np.float64(v) for v in (1.0, 1.0, 0.0, 0.0, 0.0)))
+    many = MomentState(*(np.float64(v) for v in (1e6, 1e-12, 0.0, 0.0, 0.0)))
+    for merged in (merge_moments(one, many), merge_moments(many, one)):
+        assert merged.mean == pytest.approx((1 + 1e-6) / (1e6 + 1), rel=0, abs=algebra(1e-6))
 
 
 def test_deviations_within_the_rounding_of_the_mean_have_their_own_moments(xp):
