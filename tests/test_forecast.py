@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
+from scipy import stats
 from tolerances import MONTE_CARLO_Z
 
 from theory.crossing import crossing_step, extrapolated, first_below
-from theory.forecast import START_SLOPE, START_SPREAD, _first_passage, _follow, forecast
+from theory.forecast import (
+    READING_ERROR,
+    RELAXATION,
+    START_SLOPE,
+    START_SPREAD,
+    WANDERING,
+    _Filter,
+    _first_passage,
+    _follow,
+    forecast,
+)
 
 LN2 = math.log(2)
 
@@ -64,6 +76,46 @@ def test_without_any_noise_the_paths_follow_the_growth_law():
     state = state._replace(mean=np.array([[2 * math.log(0.06 * 4), 2.0]]), cov=np.zeros((1, 2, 2)))
     crossing = _first_passage(state, models, 4.0, math.log(LN2), 20.0, 50, 0)
     assert set(crossing) == {math.ceil(crossing_step(LN2, drift=0.06))}
+
+
+def test_the_second_step_of_a_path_has_the_spread_its_slope_was_given():
+    """The first step is known; the slope it leaves has tau^2 du of variance, and the second step shows it."""
+    models = np.array([[0.5, 1.5, 0.1]])
+    state = _Filter(np.zeros(1), np.array([[-2.0, 1.8]]), np.zeros((1, 2, 2)))
+    first, second = math.log(5 / 4), math.log(6 / 5)
+    x = -2.0 + first * 1.8
+    slope, spread = 1 + math.exp(-0.5 * first) * 0.8, 1.5 * math.sqrt(first)
+    target = x + second * (slope + 0.4 * spread)
+    crossing = _first_passage(state, models, 4.0, target, 1.5, 20_000, 0)
+    want = stats.norm.sf(0.4)
+    assert np.mean(crossing == 6.0) == pytest.approx(want, abs=MONTE_CARLO_Z * math.sqrt(0.25 / 20_000))
+    assert set(crossing) == {6.0, math.inf}
+
+
+@pytest.mark.parametrize(("weight", "crossed"), [([0.0, -1e3], 4.0), ([-1e3, 0.0], math.inf)])
+def test_paths_are_drawn_from_the_models_that_explain_the_readings(weight, crossed):
+    """Of the first model all have crossed already, of the second none ever does."""
+    models = np.array([[0.5, 1e-6, 0.1]] * 2)
+    state = _Filter(np.array(weight), np.array([[1.0, 1.0], [-50.0, 1.0]]), np.zeros((2, 2, 2)))
+    assert set(_first_passage(state, models, 4.0, 0.0, 2.0, 100, 0)) == {crossed}
+
+
+def test_the_bounds_leave_half_of_the_rest_on_either_side():
+    ess, grid = np.exp(-((0.08 * np.arange(1, 6)) ** 2)), (RELAXATION, WANDERING, READING_ERROR)
+    models = np.array(list(itertools.product(*grid)))
+    lag = np.arange(1.0, 6)
+    state = _follow(np.log(-np.log(ess)), lag, models)
+    crossing = _first_passage(state, models, 5.0, math.log(LN2), 20.0, 2000, 0)
+    for level in (0.5, 0.8, 0.9):
+        got = forecast(ess, level=level)
+        assert np.mean(crossing < got.low) <= (1 - level) / 2 <= np.mean(crossing <= got.low) + 1 / 2000
+        assert np.mean(crossing > got.high) <= (1 - level) / 2 + 1 / 2000
+        assert np.mean(crossing >= got.high) >= (1 - level) / 2
+
+
+def test_a_reading_next_to_the_threshold_may_have_crossed_it_already():
+    got = forecast([0.9, 0.7, 0.505])
+    assert got.low == got.at == 3.0
 
 
 def simulated_run(rng: np.random.Generator, drift: float, diffusion: float, steps: int, draws: int):
@@ -130,6 +182,9 @@ def test_only_the_steps_since_the_last_sync_count_and_unmeasured_ones_are_skippe
     y = (0.06 * np.arange(1, 7)) ** 2
     fresh = forecast(np.exp(-y))
     assert forecast(np.exp(-np.concatenate([[0.5, 0.6], y])), lag=[7, 8, 1, 2, 3, 4, 5, 6]) == fresh
+    twice = np.exp(-np.concatenate([[0.1, 0.5, 0.6], y]))
+    assert forecast(twice, lag=[3, 1, 2, 1, 2, 3, 4, 5, 6]) == fresh
+    assert forecast(twice, lag=[1, 1, 1, 1, 2, 3, 4, 5, 6]) == fresh, "a sync after each of the first"
     holes = np.exp(-y)
     holes[2] = math.nan
     got = forecast(holes)
