@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,6 +158,20 @@ def test_what_a_killed_writer_left_of_a_line_swallows_no_other(tmp_path: Path) -
     assert half == b'{"run":null,"st'
 
 
+def test_a_writer_waits_for_another_and_makes_the_folder_it_needs(tmp_path: Path) -> None:
+    file = tmp_path / "a" / "b" / "trace.jsonl"
+    line = row(step=1, seq_id=0, response_ids=[1], mask=[1], source="test")
+    append(file, [line])
+    with file.open("ab") as other, ThreadPoolExecutor() as pool:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = pool.submit(append, file, [line])
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.3)
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert waiting.result(timeout=60) == 1
+    assert len(file.read_bytes().splitlines()) == 2
+
+
 FULL = """
 import resource, sys
 from real.hooks.canonical import append, row
@@ -233,6 +249,24 @@ def test_trls_hook_cuts_the_padding_and_leaves_what_trl_does_not_know_null(tmp_p
     assert len(file.read_bytes().splitlines()) == 2, "a batch is written once"
 
 
+def test_trls_hook_tells_micro_batches_processes_and_the_words_of_a_tool_apart(tmp_path: Path) -> None:
+    trl_hook = pytest.importorskip("real.hooks.trl")
+    batch = trl_batch(tool_mask=torch.tensor([[1, 0, 1], [1, 1, 0]]))
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(num_processes=2, process_index=1), _buffered_inputs=[batch, batch]
+    )
+    callback = trl_hook.Dump(trainer, str(tmp_path / "trace.jsonl"))
+    callback.on_step_end(None, SimpleNamespace(global_step=1), None)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "trace.jsonl.rank1"
+    lines = [orjson.loads(line) for line in file.read_bytes().splitlines()]
+    assert [line["seq_id"] for line in lines] == [0, 1, 2, 3]
+    assert [line["mask"] for line in lines] == [[1, 0, 1], [1, 1]] * 2
+    assert [line["advantage"] for line in lines] == pytest.approx([0.7, -0.7] * 2)
+    assert lines[0]["prompt_ids"] == PROMPT
+    assert {line["version"] for line in lines} == {line["trainer_version"] for line in lines} == {0}
+
+
 def test_trls_hook_without_vllm_says_that_mu_is_unknown() -> None:
     trl_hook = pytest.importorskip("real.hooks.trl")
     first, _ = trl_hook.rows([trl_batch()], step=1)
@@ -266,6 +300,16 @@ def test_verls_hook_knows_pi_s_only_where_sampler_and_trainer_agree(tmp_path: Pa
     expect(block, reward=[1.0, -1.0])
 
 
+def test_verls_hook_cuts_columns_that_are_longer_than_the_response() -> None:
+    tags = [{"min_global_steps": 6, "max_global_steps": 6}] * 2
+    padded = verl_data(rollout_log_probs=([*MU, 0.0], [*MU[:2], 0.0]), advantages=([1.0] * 4, [2.0] * 3))
+    first, second = verl_hook.rows(padded, tags, step=7, bypass=False)
+    assert first["logp_mu"] == pytest.approx(MU)
+    assert second["logp_mu"] == pytest.approx(MU[:2])
+    assert (first["advantage"], second["advantage"]) == ([1.0] * 3, [2.0] * 2)
+    assert (first["prompt_ids"], first["seq_id"], second["seq_id"]) == (PROMPT, 0, 1)
+
+
 def test_verls_hook_reports_bypass_mode_as_unknown_and_mixed_versions_too() -> None:
     tags = [{"min_global_steps": 5, "max_global_steps": 6}, {"min_global_steps": 6, "max_global_steps": 6}]
     mixed, same = verl_hook.rows(verl_data(), tags, step=7, bypass=False)
@@ -297,19 +341,32 @@ def slime_data() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("colocate", [True, False])
+@pytest.mark.parametrize(("colocate", "interval"), [(True, 1), (True, 2), (False, 1)])
 def test_slimes_hook_calls_the_trainers_log_probs_pi_s_only_where_it_was_just_pushed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colocate: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colocate: bool, interval: int
 ) -> None:
     monkeypatch.setenv("LAGFLOOR_DUMP", str(tmp_path / "trace"))
     monkeypatch.setenv("RANK", "3")
-    args = SimpleNamespace(colocate=colocate, update_weights_interval=1, rollout_temperature=1.0)
+    args = SimpleNamespace(colocate=colocate, update_weights_interval=interval, rollout_temperature=1.0)
     slime.write(args, 6, slime_data())
     block = read(tmp_path / "trace.rank3.jsonl")
     expect(block, logmu=MU + MU[:2], logpi=PI_S + PI_S[:2], step=[7, 7], reward=[1.0, -1.0])
-    assert known(block, "logpi_s") == colocate
+    expect(block, trainer_version=[6, 6], mask=[1] * 5, token=[*RESPONSE, 21, 2])
+    assert known(block, "logpi_s") == (colocate and interval == 1)
     assert block.rows["sampler_version"][0] == 6
     assert block.rows["sampler_version"][1] < 0, "two sets of weights wrote it: not known"
+
+
+def test_slimes_hook_numbers_the_responses_of_a_rank_unless_slime_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAGFLOOR_DUMP", str(tmp_path / "trace"))
+    monkeypatch.delenv("RANK", raising=False)
+    for numbers in ({}, {"sample_indices": [torch.tensor(40), 41]}):
+        slime.write(SimpleNamespace(), 0, slime_data() | numbers)
+    lines = [orjson.loads(line) for line in (tmp_path / "trace.rank0.jsonl").read_bytes().splitlines()]
+    assert [line["seq_id"] for line in lines] == [0, 1, 40, 41]
+    assert [line["prompt_ids"] for line in lines] == [PROMPT] * 4
 
 
 def test_slimes_hook_leaves_context_parallel_parts_out(
@@ -346,6 +403,13 @@ def test_prime_rls_exports_are_rewritten_and_its_errors_are_one_line(
     block = read(out)
     expect(block, logmu=MU * 2, logpi=PI * 2, token=RESPONSE * 2, step=[10, 11])
     assert not known(block, "logpi_s")
+    lines = [orjson.loads(line) for line in out.read_bytes().splitlines()]
+    assert [line["prompt_ids"] for line in lines] == [PROMPT] * 2
+    between = record | {"loss_mask": [False, False, True, False, True]}
+    assert prime_rl.canonical(between)["logp_mu"] == [MU[0], None, MU[2]], "not sampled there"
+    assert prime_rl.canonical(between)["mask"] == [1, 0, 1]
+    silent = prime_rl.canonical(record | {"loss_mask": [False] * 5})
+    assert (silent["prompt_ids"], silent["response_ids"]) == (PROMPT + RESPONSE, [])
     (tmp_path / "exports" / "step_copy").mkdir()
     (tmp_path / "exports" / "step_copy" / "rank_0.jsonl").write_text("not a step of the run")
     assert prime_rl.main([str(tmp_path / "exports"), str(out)]) == 0, "again, during the run"
