@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from tolerances import MONTE_CARLO_Z, algebra
+from tolerances import MONTE_CARLO_Z, algebra, library
 
 from theory.ess import ess_fraction
 from theory.families import laplace
@@ -92,6 +92,17 @@ def test_the_interval_is_repeatable_scale_free_and_holds_its_estimate(rng):
     assert got.clusters == 40
     renamed = ess_interval(x, np.array([f"prompt {g}" for g in group]), seed=3)
     assert renamed.clusters == 40
+
+
+def test_as_many_resamples_are_drawn_as_asked_for(rng):
+    """One has no spread; of two the bounds are the linear quantiles."""
+    x = rng.normal(size=50)
+    one = ess_interval(x, resamples=1)
+    assert one.low == one.high
+    two = ess_interval(x, resamples=2, level=0.5)
+    ends = ess_interval(x, resamples=2, level=1 - 1e-12)
+    assert two.low == pytest.approx(ends.low + (ends.high - ends.low) / 4, rel=library())
+    assert two.high == pytest.approx(ends.high - (ends.high - ends.low) / 4, rel=library())
 
 
 def test_an_interval_of_one_group_or_of_nothing_is_unknown():

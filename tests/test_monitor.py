@@ -379,6 +379,11 @@ def test_mass_that_leaves_the_support_fires_where_ess_is_blind(rng):
     few = read_batch(None, *logs(np.log([[2.0], [0.3], [0.3], [0.6]])), trigger=Trigger(ess_below=0.0))
     assert few.missing.value == pytest.approx(0.2)
     assert not few.resync
+    # how many errors is the rule's to say
+    for sure in (0.1 / few.missing.stderr - 1e-6, 0.1 / few.missing.stderr + 1e-6):
+        rule = Trigger(ess_below=0.0, sure=sure)
+        fired = read_batch(None, *logs(np.log([[2.0], [0.3], [0.3], [0.6]])), trigger=rule).resync
+        assert fired == (0.2 - sure * few.missing.stderr > 0.1)
 
 
 def test_the_error_of_the_missing_mass_is_over_prompts(rng):
