@@ -13,16 +13,19 @@ import numpy as np
 import orjson
 import pytest
 import zstandard
+from rich.console import Console
+from rich.text import Text
 
 from theory.corrections import correction
 from theory.experiment import Experiment
+from theory.forecast import forecast
 from theory.records import StepRecord, Trace
 from theory.token_measures import token_measures
 from validation.audit.readers.base import Source
 from validation.commands import watch as command
 from validation.errors import BadUsage, CannotRun
 from validation.store import Store
-from validation.watch import RunFolder, TraceFiles, source_of
+from validation.watch import Progress, RunFolder, TraceFiles, source_of
 from validation.watch import response as reading
 
 
@@ -128,6 +131,50 @@ def test_a_push_is_seen_from_the_versions(tmp_path: Path, rng: np.random.Generat
     progress = TraceFiles([file]).poll()
     assert [bool(s.get("pushed")) for s in progress.steps] == [False, True, False, False]
     assert progress.lag().tolist() == [1, 2, 1, 2]
+
+
+def test_of_a_step_with_several_versions_the_newest_says_what_was_pushed(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    file = tmp_path / "trace.jsonl"
+    for step, versions in enumerate(([0], [0, 1, 0], [1, 0]), start=1):
+        write(file, [response(step, rng, spread=0.1, version=version) for version in versions])
+    steps = TraceFiles([file]).poll().steps
+    assert [bool(s.get("pushed")) for s in steps] == [True, False, False]
+
+
+def progress(*steps: dict[str, float]) -> Progress:
+    numbered = tuple({"step": float(n), **step} for n, step in enumerate(steps, start=1))
+    return Progress("a run", "growing", numbered, None)
+
+
+def test_the_outlook_counts_from_the_last_push_and_needs_two_readings() -> None:
+    ess = [0.95, 0.97, 0.93, 0.86]
+    pushed = progress(
+        {"ess_token": 0.9}, {"ess_token": 0.8, "pushed": 1.0}, *({"ess_token": share} for share in ess)
+    )
+    assert pushed.outlook() == forecast(ess)
+    held = progress({"ess_token": 0.9, "pushed": 1.0}, {}, {"ess_token": 0.97}, {"ess_token": 0.93})
+    assert held.outlook() == forecast([0.97, 0.93], lag=[2, 3])
+    assert progress({}, {"ess_token": 0.9}).outlook() is None
+    assert progress({"ess_token": 0.9}, {"ess_token": 0.4}).outlook() is None
+
+
+def test_the_curve_and_the_table_mark_what_is_below_one_half_and_nothing_else() -> None:
+    line = command.curve(progress(*({"ess_token": share} for share in (0.9, 0.5, 0.49, 0.1)), {}))
+    assert isinstance(line, Text)
+    assert [str(span.style) for span in line.spans] == ["green", "green", "red", "red", "dim"]
+    for share, marked in ((0.5, False), (0.49, True)):
+        shown = io.StringIO()
+        console = Console(file=shown, force_terminal=True, width=200, color_system="standard")
+        console.print(command.view(progress({"ess_token": share}), 5))
+        assert (f"\x1b[1;31m{share:g}" in shown.getvalue()) == marked
+
+
+def test_a_long_curve_shows_its_newest_steps() -> None:
+    line = command.curve(progress(*[{"ess_token": 0.0}] * 10, *[{"ess_token": 1.0}] * command.BAR))
+    assert isinstance(line, Text)
+    assert line.plain == "ESS " + command.BLOCKS[-1] * command.BAR
 
 
 def test_the_verdict_names_the_crossing_or_forecasts_it(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -416,8 +463,6 @@ def test_a_look_that_fails_keeps_what_was_seen_and_says_so(tmp_path: Path) -> No
 
 
 def test_what_could_not_be_read_stands_on_the_screen(tmp_path: Path) -> None:
-    from rich.console import Console
-
     file = tmp_path / "trace.jsonl"
     file.write_text(f"{json.dumps(WHOLE)}\n{BAD['a list'][0]}\n")
     console = Console(width=200, record=True, file=io.StringIO())

@@ -56,7 +56,8 @@ class Progress(NamedTuple):
         seen = np.isfinite(ess)
         if seen.sum() < 2 or lag[-1] < 2 or ess[-1] < FAILURE_THRESHOLD:
             return None
-        return forecast(ess[seen], lag=lag[seen])
+        # steps without a reading stay: a push may lie between them
+        return forecast(np.where(seen, ess, math.nan), lag=lag)
 
 
 class Source(Protocol):
