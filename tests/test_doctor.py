@@ -80,6 +80,7 @@ def test_a_probe_that_dies_is_one_line() -> None:
         ("print('[1]'); print(1)", "the probe ended with code 0 and no word"),
         ("import sys; sys.stdout.buffer.write(bytes([255, 10]) + b'{}')", {}),
         ("raise SystemExit('a line\\n  its last ')", "its last"),
+        ("print('{}'); raise SystemExit(3)", "the probe ended with code 3 and no word"),
         ("raise SystemExit(3)", "the probe ended with code 3 and no word"),
     ],
 )
@@ -112,3 +113,14 @@ def test_a_policy_that_leaves_the_plugin_out_is_named() -> None:
     finding = doctor._entry_point({"VERL_USE_EXTERNAL_PLUGINS": "none"})
     assert finding.health == "broken"
     assert "VERL_USE_EXTERNAL_PLUGINS=none" in finding.detail
+    for policy in ({}, {"VERL_USE_EXTERNAL_PLUGINS": "Auto "}, {"VERL_USE_EXTERNAL_PLUGINS": "a,lagfloor"}):
+        assert "leaves it out" not in doctor._entry_point(policy).detail
+
+
+def test_another_version_than_ours_is_fine_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_probe", lambda *words: {"gone": [], "overridden": ["_compute_loss"]})
+    for version, said in (("9.9", " (made for 1.16, this is 9.9)"), ("1.16.3", "")):
+        monkeypatch.setattr(doctor, "_version", lambda package, version=version: version)
+        (finding,) = doctor.trl()
+        assert finding.health == "fine"
+        assert finding.detail == f"LagGRPOTrainer overrides _compute_loss{said}"

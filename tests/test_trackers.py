@@ -17,7 +17,7 @@ from real.trackers import TRACKERS, present, tracked
 from theory.records import StepRecord
 
 STEPS = [
-    StepRecord(step=1, measures={"ess_token": 0.9, "reward": -0.5, "k_hat": math.nan}),
+    StepRecord(step=1, measures={"ess_token": 0.9, "reward": -0.5, "k_hat": math.nan, "lag_rms": math.inf}),
     StepRecord(step=2, measures={"ess_token": 0.4, "reward": -0.25}),
 ]
 
