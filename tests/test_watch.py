@@ -219,7 +219,9 @@ def test_a_finished_run_is_shown_whole_and_an_ensemble_as_its_mean(tmp_path: Pat
     other["ess_token"] = other["ess_token"] - 0.2
     with store.write("toy", experiment(), seeds=2) as writer:
         writer.finish([Trace(steps=one), Trace(steps=other)])
-    progress = source_of(writer.folder).poll()
+    source = source_of(writer.folder)
+    progress = source.poll()
+    assert source.poll() is progress, "what is done is read once"
     assert progress.state == "done"
     assert "mean of 2 seeds" in progress.title
     np.testing.assert_allclose(progress.series("ess_token"), one["ess_token"] - 0.1)
